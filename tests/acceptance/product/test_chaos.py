@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
 
+from chaos import running  # noqa: E402
 from chaos.behaviours import BEHAVIOURS  # noqa: E402
 from chaos.generator import generate  # noqa: E402
 from chaos.histories import History, load, save  # noqa: E402
@@ -214,6 +216,20 @@ def test_a_daemon_begun_while_the_environment_was_emptied_is_excused(begin: int)
     seen.lines[3] = seen.lines[3]._replace(at_ns=6000)
     WRONG["left running"](seen)
     assert len(judge(made, seen)) == (0 if begin == 500 else 1)
+
+
+@pytest.mark.parametrize("late", [1, 1.5, 4])
+def test_the_bound_is_in_turns_that_the_machine_gives(late: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a look that comes late no more than two are reckoned, so that a busy machine makes nothing late."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds * late
+
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    looks = sum(1 for _ in running._turns(10.0))
+    assert looks == pytest.approx(10.0 / running._LOOK_S / min(late, 2), abs=1)
 
 
 def test_a_failing_history_becomes_small() -> None:
