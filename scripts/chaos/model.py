@@ -34,6 +34,7 @@ _WINDOWS: Final = {"window:w1": 1, "window:w2": 2}
 _SECONDS: Final = {"* * * * * *": 1, "*/2 * * * * *": 2}
 # How long an attempt may go on that a server handed out once more, as it had forgotten the claim.
 _LEARNS_NS: Final = 8 * 10**9
+_INTERRUPT: Final = 2
 _TROUBLES: Final = ("signal", "fault", "terminate", "server", "statement_timeout", "control")
 
 
@@ -311,13 +312,26 @@ class _Judgement:
             what.startswith("worker") and os.waitstatus_to_exitcode(status) not in IN_ORDER
             for _, what, status in seen.ends
         )
-        if seen.left_processes and not was_killed and not self.history_has("exits_as_ordered"):
+        is_excused = was_killed or self.history_has("exits_as_ordered") or self._hides_a_daemon()
+        if seen.left_processes and not is_excused:
             yield f"left running: {'; '.join(seen.left_processes[:4])}"
         yield from (f"does not stop: {one}" for one in seen.unstopped)
         if seen.sessions:
             yield f"left sessions: {str(seen.sessions[:3])[:300]}"
         if seen.slots and seen.drained_s is not None:
             yield f"left slots: {seen.slots[:4]}"
+
+    def _hides_a_daemon(self) -> bool:
+        """Whether a daemon was begun while a neighbour emptied the environment, where its mark stands."""
+        wiped, left = (
+            [(line.pid, *self.spans[line]) for line in self.begins if line.extra == name]
+            for name in ("changes_environment", "leaves_a_daemon")
+        )
+        return any(
+            pid == other and begin <= until and since <= end
+            for pid, begin, end in wiped
+            for other, since, until in left
+        )
 
     def ends_of_roles(self) -> Iterator[str]:
         """Each ended in a way that it may end in, and said nothing that is for its makers alone."""
@@ -327,9 +341,15 @@ class _Judgement:
         for role, what, status in self.seen.ends:
             code = os.waitstatus_to_exitcode(status)
             ordered = any(f"'status': {code}}}" in text or f"{{'$value': {code}}}" in text for text in texts)
-            if code >= 0 and code not in STATUSES and not ordered:
+            if code >= 0 and code not in STATUSES and not ordered and not self._met_no_handler(role, code):
                 yield f"status: {role} ({what}) ended with {code}"
         yield from (f"traceback: {one}" for one in dict.fromkeys(self.seen.tracebacks))
+
+    def _met_no_handler(self, role: str, code: int) -> bool:
+        """Whether Ctrl-C may have met an interpreter that had not yet come to our first line."""
+        steps = [step for step in self.history.steps if step.get("role") == role]
+        starts = any(step["do"] == "start" and step["executes"] for step in steps)
+        return code == 1 and starts and any(step.get("signal") == _INTERRUPT for step in steps)
 
     def runs(self) -> Iterator[str]:
         """A run whose nodes are all sure to do well is completed, where none was charged with a death."""

@@ -1,4 +1,7 @@
-"""What an exec hands on, and a job may have changed: put back as it was when the process began."""
+"""What an exec hands on, and a job may have changed: put back as it was when the process began.
+
+The mark that a sweep knows our processes by stands in the environment too, so it is noted here besides.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,13 @@ _LIMITS: Final = sorted(
 
 
 class ExecInheritance:
-    """The working directory, the file mode mask and the limits of resources, as they were when taken last."""
+    """The working directory, the environment, the file mode mask and the limits of resources.
+
+    They are those of the moment when they were taken last. `mark` is what the processes of our jobs bear.
+    """
 
     def __init__(self) -> None:
+        self.mark: str | None = None
         self.take()
 
     def take(self) -> None:
@@ -26,6 +33,7 @@ class ExecInheritance:
         self._directory: str | None = None
         with suppress(OSError):
             self._directory = os.getcwd()
+        self._environment = dict(os.environ)
         self._limits: dict[int, tuple[int, int]] = {}
         for number in _LIMITS:
             with suppress(OSError, ValueError):
@@ -52,6 +60,8 @@ class ExecInheritance:
                 _, hard = resource.getrlimit(number)
                 resource.setrlimit(number, (soft, hard))
         os.umask(self._mask)
+        os.environ.clear()
+        os.environ.update(self._environment)
         if self._directory is not None:
             with suppress(OSError):
                 os.chdir(self._directory)

@@ -88,11 +88,11 @@ def execute_anew(
     launcher_pid: int | None, identity: Identity, jobs_done: int, last: Callable[[], None] | None = None
 ) -> NoReturn:
     """Replace this process by a fresh one of the same command and pid: nothing that was loaded stays."""
+    exec_inheritance.own.restore()
     if launcher_pid is not None:
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
     last_word.own.hand_on()
-    exec_inheritance.own.restore()
     _reap()
     _flush()
     # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.
@@ -108,10 +108,15 @@ def bear_mark(*, is_launched: bool) -> None:
     Another's is not ours alone, as where a job starts a worker. Executed anew we have our own already.
     """
     above, own = os.environ.get(MARK, ""), f"{os.getpid()}-"
-    if above and (is_launched or above.rpartition("/")[2].startswith(own)):
-        return
-    own += uuid.uuid4().hex
-    os.environ[MARK] = f"{above}/{own}" if above else own
+    if not above or not (is_launched or above.rpartition("/")[2].startswith(own)):
+        own += uuid.uuid4().hex
+        os.environ[MARK] = f"{above}/{own}" if above else own
+    exec_inheritance.own.mark = os.environ[MARK]
+
+
+def own_mark() -> str | None:
+    """What all bear that our jobs start, also where one of them has emptied the environment."""
+    return exec_inheritance.own.mark or os.environ.get(MARK)
 
 
 def end_children() -> None:
@@ -123,7 +128,7 @@ def end_children() -> None:
     with suppress(psutil.Error, ValueError, OSError):
         _make_room()
         children = [child.pid for child in psutil.Process().children()]
-        kill_trees(children, grace_s=0, mark=os.environ.get(MARK))
+        kill_trees(children, grace_s=0, mark=own_mark())
 
 
 def _make_room() -> None:

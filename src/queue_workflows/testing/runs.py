@@ -36,10 +36,11 @@ class Run:
 
 
 @contextmanager
-def new_run() -> Iterator[Run]:
-    """A run and its directory, removed at the end with what still runs in it."""
-    # As root the server runs as an account that may not be able to follow a TMPDIR of root's own.
-    parent = Path("/tmp") if os.geteuid() == 0 else Path(tempfile.gettempdir())  # noqa: S108
+def new_run(parent: Path | None = None) -> Iterator[Run]:
+    """A run and its directory, removed at the end with what still runs in it; it is made in `parent`."""
+    if parent is None:
+        # As root the server runs as an account that may not be able to follow a TMPDIR of root's own.
+        parent = Path("/tmp") if os.geteuid() == 0 else Path(tempfile.gettempdir())  # noqa: S108
     directory, alive = _claimed_directory(parent)
     _sweep(parent, directory)
     try:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
 
+from chaos import running  # noqa: E402
 from chaos.behaviours import BEHAVIOURS  # noqa: E402
 from chaos.generator import generate  # noqa: E402
 from chaos.histories import History, load, save  # noqa: E402
@@ -191,6 +193,43 @@ def test_the_model_sees_what_is_wrong(wrong: str | None) -> None:
         WRONG[wrong](seen)
     kinds = {one.split(":", 1)[0] for one in judge(made, seen)}
     assert (wrong in kinds) if wrong else not kinds, kinds
+
+
+@pytest.mark.parametrize("executes", [True, False])
+def test_an_interpreter_that_is_interrupted_before_our_first_line_is_excused(executes: bool) -> None:
+    """It ends with 1, as Python does; a role that was forked has its handlers by then, and is not excused."""
+    interrupt = {"at": 0.0, "do": "signal", "role": "r1", "signal": 2}
+    made = history(worker("r1", executes=executes), jobs(0.0, 1), interrupt)
+    seen = seen_of(made)
+    WRONG["status"](seen)
+    assert len(judge(made, seen)) == (0 if executes else 1)
+
+
+@pytest.mark.parametrize("begin", [500, 5000])
+def test_a_daemon_begun_while_the_environment_was_emptied_is_excused(begin: int) -> None:
+    """It bears no mark by which a worker could find it; one that was begun later does."""
+    made = history(worker("r1"), jobs(0.0, 2))
+    seen = seen_of(made)
+    wiped, left = (line for line in seen.lines if line.what == "B")
+    seen.lines[0] = wiped._replace(extra="changes_environment")
+    seen.lines[2] = left._replace(extra="leaves_a_daemon", at_ns=begin)
+    seen.lines[3] = seen.lines[3]._replace(at_ns=6000)
+    WRONG["left running"](seen)
+    assert len(judge(made, seen)) == (0 if begin == 500 else 1)
+
+
+@pytest.mark.parametrize("late", [1, 1.5, 4])
+def test_the_bound_is_in_turns_that_the_machine_gives(late: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a look that comes late no more than two are reckoned, so that a busy machine makes nothing late."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds * late
+
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    looks = sum(1 for _ in running._turns(10.0))
+    assert looks == pytest.approx(10.0 / running._LOOK_S / min(late, 2), abs=1)
 
 
 def test_a_failing_history_becomes_small() -> None:

@@ -18,6 +18,7 @@ from support.processes.workers import patiently, running_worker
 from queue_workflows.host.locks.lock import HostLock
 from queue_workflows.host.processes.tree_by_mark import MARK, SHORTEST_MARK
 from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.roles import exec_inheritance
 from queue_workflows.roles.process_exit import bear_mark
 
 pytestmark = linux_only
@@ -139,6 +140,7 @@ def test_a_worker_that_a_job_starts_has_a_mark_of_its_own(monkeypatch: pytest.Mo
     """Below that of its own worker, and the same after it has executed itself anew; a launcher's is kept."""
     above = uuid.uuid4().hex
     monkeypatch.setenv(MARK, above)
+    monkeypatch.setattr(exec_inheritance.own, "mark", None)
     bear_mark(is_launched=True)
     assert os.environ[MARK] == above
     bear_mark(is_launched=False)
@@ -149,6 +151,24 @@ def test_a_worker_that_a_job_starts_has_a_mark_of_its_own(monkeypatch: pytest.Mo
     monkeypatch.delenv(MARK)
     bear_mark(is_launched=False)
     assert len(os.environ[MARK]) > SHORTEST_MARK
+
+
+@pytest.mark.parametrize("at_once", ["1", "3"])
+def test_a_job_that_empties_the_environment_hides_no_daemon(
+    qwf_dsn: str, qwf_conn: psycopg.Connection, tmp_path: Path, at_once: str
+) -> None:
+    """Neither its own, which bears the mark that the worker has lost, nor that of a job which comes later."""
+    settings = {"QWF_APP": "support.tasks.leaving_tasks", "QWF_CANCEL_GRACE_S": "120"}
+    with (
+        running_worker(qwf_dsn, "--concurrency", at_once, **settings) as worker,
+        leavings(qwf_conn, tmp_path) as jobs,
+    ):
+        assert jobs.ended(jobs.enqueue("empties", {"empties": True})) == "completed"
+        assert jobs.ended(jobs.enqueue("after")) == "completed"
+        left = jobs.left("empties")[:2] + jobs.left("after")[:2]
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(300) == 0
+        assert list(map(gone, left)) == [True] * 4
 
 
 def test_a_second_stop_keeps_no_worker_from_ending_what_was_left(

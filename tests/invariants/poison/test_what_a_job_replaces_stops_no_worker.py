@@ -149,3 +149,13 @@ def test_limits_that_an_exec_hands_on(floor: Floor) -> None:
         others = [floor.repository.enqueue("good", queue="fetch").id for _ in range(2)]
         floor.until_completed(first, *others)
         assert floor.jobs.row(others[-1])["result"]["pid"] == worker.pid
+
+
+@pytest.mark.slow
+def test_an_environment_that_an_exec_hands_on(floor: Floor) -> None:
+    """A worker that starts afresh has the settings that it began with, and none that a job has put there."""
+    with running_worker(floor.dsn, "--concurrency", "1", "--recycle-jobs", "1", **APP) as worker:
+        first = floor.repository.enqueue("empties its environment", queue="fetch").id
+        others = [floor.repository.enqueue("good", queue="fetch").id for _ in range(2)]
+        floor.until_completed(first, *others)
+        assert worker.poll() is None

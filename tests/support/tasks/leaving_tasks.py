@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ def leaves(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     pids = [child.pid, _daemon(directory / "daemon"), _daemon(directory / "sly", "env -i PATH=$PATH")]
     (directory / "new").write_text(" ".join(map(str, pids)))
     (directory / "new").rename(directory / "pids")
+    if args.get("empties"):
+        os.environ.clear()
     if args.get("keeps"):
         ExitStack().enter_context(ctx.host_lock(args["keeps"]))  # and never leaves the block
     if args.get("waits"):

@@ -220,6 +220,14 @@ def writes_on(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, A
             _sleep(0.002)
 
 
+@ingest_task("empties its environment")
+def empties_its_environment(reason: str | None) -> dict[str, Any]:
+    """Which an exec hands on, and where a worker reads its settings."""
+    os.environ.clear()
+    os.environ["QWF_DB_URL"] = "postgresql://nobody@127.0.0.1:1/x"
+    return {"pid": os.getpid()}
+
+
 @ingest_task("limits")
 def limits(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
     """Resources of its process, which an exec hands on; `for_good` it cannot be undone."""

@@ -60,9 +60,9 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
     """Work until told to stop, drained, or done; the status to end the process with."""
     keep_directory()
     share_standard_streams()
-    exec_inheritance.own.take()
     launcher_pid = bound_to_launcher()
     bear_mark(is_launched=launcher_pid is not None)
+    exec_inheritance.own.take()
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
     if settings.hook_dirs and options.queue != GPU_QUEUE:
         hide_memory()

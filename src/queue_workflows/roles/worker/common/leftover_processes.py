@@ -36,6 +36,7 @@ from queue_workflows.host.processes.tree_below import Member, everyone, seen, un
 from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees, mark_of
 from queue_workflows.repositories.sql.checks import EXCLUSIVE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.roles.process_exit import own_mark
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +59,15 @@ class Leftovers:
         self._locks = locks
         self._grace_s = min(GRACE_S, cancel_grace_s / 2)
         self._is_concurrent = is_concurrent
+        self._mark = own_mark()
 
     def before(self, job: ClaimedJob) -> float:
-        """The moment at which a job begins, for `after`."""
+        """The moment at which a job begins, for `after`; what it starts bears our mark."""
         if owns_something(job):
             self._adopt(True)
+        if self._mark is not None and MARK not in os.environ:
+            # A job before it has emptied the environment.
+            os.environ[MARK] = self._mark
         return boottime()
 
     def after(self, held: HeldJob, began: float) -> None:
@@ -121,7 +126,7 @@ def _end(look: Callable[[], list[Member]], grace_s: float) -> None:
 
 def _came(since: int) -> list[Member]:
     """Our children since then, and what bears our mark and is below none of ours."""
-    everybody, ourselves, mark = everyone(), os.getpid(), os.environ.get(MARK)
+    everybody, ourselves, mark = everyone(), os.getpid(), own_mark()
     spared = _trackers()
     below = {member.pid for member in under(ourselves, everybody)} | {ourselves}
     later = [each for each in everybody if each.started >= since and each.pid not in spared]
