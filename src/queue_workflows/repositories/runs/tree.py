@@ -4,7 +4,9 @@
                ──event──> the run that has the cap of the tree: let the next ones begin
 
 Such an event comes with the end, and what it asks is looked up after it was taken: so of a last end and of a
-wait that begins beside it one always sees the other. A holder of one run never waits for one above it.
+wait that begins beside it one always sees the other. A holder of one run never waits for one above it, but
+for a retry: it waits for those above one after the other, and what holds one of them waits for nothing below
+that is over.
 """
 
 from __future__ import annotations
@@ -97,21 +99,16 @@ FROM told JOIN workflow_runs AS run ON run.id = told.id
 WHERE run.mode = 'node'
 RETURNING id
 """  # noqa: S608 - a word of our own
-# What is not over further up must look below what is over, where a run goes on after all.
+# parent: the run above one that goes on, locked until the caller commits: either it is over, or its own end
+# sees the other open. Marked, so that what is not over further up looks below it.
 GOES_ON: Final = """
-WITH RECURSIVE above AS (
-    SELECT parent.id, parent.parent_run_id, parent.finished_at
-    FROM workflow_runs AS this JOIN workflow_runs AS parent ON parent.id = this.parent_run_id
-    WHERE this.id = %(run_id)s::uuid
-    UNION ALL
-    SELECT parent.id, parent.parent_run_id, parent.finished_at
-    FROM above CROSS JOIN LATERAL (
-        SELECT id, parent_run_id, finished_at FROM workflow_runs WHERE id = above.parent_run_id LIMIT 1
-    ) AS parent
-    WHERE above.finished_at IS NOT NULL
+WITH parent AS MATERIALIZED (
+    SELECT id, finished_at FROM workflow_runs
+    WHERE id = (SELECT parent_run_id FROM workflow_runs WHERE id = %(run_id)s::uuid)
+    FOR NO KEY UPDATE
 )
 UPDATE workflow_runs SET left_descendants = true
-WHERE id = ANY (ARRAY(SELECT id FROM above WHERE finished_at IS NOT NULL)) AND NOT left_descendants
+WHERE id = ANY (ARRAY(SELECT id FROM parent WHERE finished_at IS NOT NULL))
 RETURNING id
 """
 # room: how many more may be open. next: those that wait for it longest, within a priority.
@@ -173,8 +170,12 @@ class RunTreeRepository:
         self._sql.send(TELL, {"run_id": run_id, "parent": parent, "cap": cap})
 
     def goes_on(self, run_id: uuid.UUID) -> None:
-        """Have a run found that was over and goes on, though those above it are over."""
-        self._sql.rows(GOES_ON, {"run_id": run_id})
+        """Have a run found that was over and goes on, though those above it are over.
+
+        By a statement for each of these, as what is above one is not looked at before its lock is had.
+        """
+        while rows := self._sql.rows(GOES_ON, {"run_id": run_id}):
+            run_id = rows[0][0]
 
     def ask_to_admit(self, run_id: uuid.UUID) -> None:
         """Tell the run that has the cap that others wait for room."""
