@@ -21,7 +21,7 @@ DESCENDANTS: Final = "descendants"
 # Why a run of a tree with a cap does not begin.
 OPEN_RUNS: Final = "open_runs"
 
-# above: the run, then the one that began it, and so on; of what was pruned meanwhile nothing is known.
+# above: the run, then the one that began it, and so on. None of them goes before those below it.
 PLACE: Final = """
 WITH RECURSIVE above AS (
     SELECT id, parent_run_id, 0 AS far FROM workflow_runs WHERE id = %(run_id)s::uuid
@@ -42,10 +42,7 @@ WITH RECURSIVE above AS (
     ) AS parent
     WHERE above.capped_by IS NULL
 )
-SELECT run.id FROM above CROSS JOIN LATERAL (
-    SELECT id FROM workflow_runs WHERE id = above.capped_by LIMIT 1
-) AS run
-LIMIT 1
+SELECT capped_by FROM above WHERE capped_by IS NOT NULL
 """
 ASK: Final = f"""
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind)
