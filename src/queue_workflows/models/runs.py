@@ -56,7 +56,7 @@ class WorkflowRun(Base):
     hold_reason: Mapped[str | None]
     # How many runs of its tree may be open at once; of the run with which the tree began.
     max_open_runs: Mapped[int | None] = mapped_column(Integer)
-    # The run that has such a cap for this one, which may be itself; no foreign key, as that one may be gone.
+    # The run that has such a cap for this one: itself, or one above it, which goes no earlier.
     capped_by: Mapped[uuid.UUID | None]
     # Has come to wait for the runs below it: it does nothing but that, and so is not open to the cap.
     awaits_descendants: Mapped[bool] = mapped_column(server_default=text("false"))

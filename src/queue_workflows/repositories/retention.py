@@ -13,16 +13,21 @@ from queue_workflows.repositories.sql.connection import Handle, Statements
 RUNS_AT_ONCE: Final = 100
 JOBS_AT_ONCE: Final = 2_000
 
+# Deleting a run deletes those below it, whatever they are at: so these go first, each when it is old itself.
+# One look into the index of children, where EXISTS may read the whole table.
+_IS_LOWEST: Final = """(
+    SELECT child.id FROM workflow_runs AS child WHERE child.parent_run_id = run.id LIMIT 1
+) IS NULL"""
 # A key outlives its run, so that it is not started again too soon.
 OLD_RUNS: Final = f"""
-SELECT id FROM workflow_runs
+SELECT id FROM workflow_runs AS run
 WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
     AND (dedupe_key IS NULL OR finished_at
         < statement_timestamp() - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8))
-    AND id <> ALL (%(but)s::uuid[])
+    AND id <> ALL (%(but)s::uuid[]) AND {_IS_LOWEST}
 ORDER BY finished_at
 LIMIT {RUNS_AT_ONCE}
-"""  # noqa: S608 - a number of our own
+"""  # noqa: S608 - fragments of our own
 # Of rows that are looked up by their ids, where the planner might else read all that is over.
 _IS_OLD: Final = """COALESCE(
     finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8), false
@@ -44,10 +49,10 @@ DELETE FROM workflow_node_jobs WHERE id = ANY (ARRAY(SELECT id FROM found)) RETU
 """  # noqa: S608 - a number of our own
 # Only while it is over for so long: an operator may have retried it since it was found.
 DELETE_RUN: Final = f"""
-DELETE FROM workflow_runs
-WHERE id = %(run_id)s::uuid AND {_IS_OLD}
+DELETE FROM workflow_runs AS run
+WHERE id = %(run_id)s::uuid AND {_IS_OLD} AND {_IS_LOWEST}
 RETURNING id
-"""  # noqa: S608 - a fragment of our own
+"""  # noqa: S608 - fragments of our own
 # old: what nobody needs any more. With a key the row stays for a while, without what it was about.
 DELETE_INGEST: Final = f"""
 WITH old AS MATERIALIZED (
@@ -97,7 +102,7 @@ class PruningRepository:
         self._times: dict[str, Any] = {"kept_s": kept_s, "ttl_s": ttl_s}
 
     def old_runs(self, but: Collection[uuid.UUID]) -> list[uuid.UUID]:
-        """Runs that are to go, the oldest first, without some."""
+        """Runs that are to go and have none below them, the oldest first, without some."""
         return [row[0] for row in self._sql.rows(OLD_RUNS, {**self._times, "but": list(but)})]
 
     def delete_jobs(self, run_ids: Collection[uuid.UUID]) -> int:
@@ -105,7 +110,7 @@ class PruningRepository:
         return len(self._sql.rows(DELETE_JOBS, {**self._times, "run_ids": list(run_ids)}))
 
     def delete_run(self, run_id: uuid.UUID) -> bool:
-        """Delete a run that is over, with all that belongs to it."""
+        """Delete a run that is over and has none below it, with all that belongs to it."""
         return bool(self._sql.rows(DELETE_RUN, {**self._times, "run_id": run_id}))
 
     def delete_ingest(self) -> int:

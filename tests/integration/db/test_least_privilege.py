@@ -331,6 +331,22 @@ def test_a_worker_of_hooks_pins_the_run_and_an_operator_frees_it(roles):
         assert HookJobRepository(orchestrator).unpin(run, actor="ann") == ("here", 4)
 
 
+def test_a_worker_of_hooks_marks_a_shared_directory_and_tells_of_a_beginning(roles):
+    """The run goes by the mark, and the event is the orchestrator's to take."""
+    with roles.connect("orchestrator") as orchestrator, roles.connect("worker") as worker:
+        run = RunRepository(orchestrator).insert("film", **SPEC).id
+        shared = NewNodeJob(run_id=run, node_id="n", queue="hooks", pinned_host="*", background=True)
+        NodeJobRepository(orchestrator).insert_many([shared])
+        jobs = HookJobRepository.at("here")(worker)
+        (job,) = jobs.claim_background(worker_id="hooks", lease_s=30, limit=1)
+        assert jobs.directory_mark(run) is None
+        assert jobs.mark_directory(job, "mine") == "mine"
+        jobs.tell_ready(job.fence)
+        told = orchestrator.execute("SELECT kind FROM workflow_dispatch_events WHERE run_id = %s", [run])
+        assert told.fetchall() == [("ready",)]
+        jobs.end_many([Ending(job.fence, JobStatus.COMPLETED)])
+
+
 @pytest.mark.parametrize("family", ["node", "ingest"])
 def test_a_worker_has_what_the_core_of_claiming_needs(roles, family):
     """A worker's verbs work as the worker's role, those that decide about others as the orchestrator's."""

@@ -6,11 +6,10 @@ import json
 import os
 import signal
 
-import psycopg
 import pytest
-from psycopg import sql
 from support.processes.supervised import enqueue, holder, supervisor_of
 from support.processes.workers import running_worker, until
+from support.rows.runs import dispatcher, settle
 
 from queue_workflows import (
     HeartbeatRepository,
@@ -19,6 +18,7 @@ from queue_workflows import (
     NodeJobRepository,
     RunRepository,
     WorkerControlRepository,
+    start_run,
 )
 from queue_workflows.hooks.output.read import HookLine, HookOutput
 from queue_workflows.hooks.output.store import store_and_process
@@ -96,9 +96,27 @@ def test_a_worker_of_hooks_stores_what_they_say(roles):
         first, second = NodeJobRepository(worker).claim("hooks", worker_id="w", lease_s=60, limit=2)
         alone = store_and_process(worker, first.fence, output, host_label="here")
         assert alone == {"Binary": 1, "Machine": 1}
-        groups = [sql.Identifier(roles.name(role)) for role in ("producer", "worker")]
-        with psycopg.connect(roles.admin_dsn, autocommit=True) as admin:
-            admin.execute(sql.SQL("GRANT {} TO {}").format(*groups))
+        with roles.granted("producer", to="worker"):
             both = store_and_process(worker, second.fence, output, host_label="here")
-            admin.execute(sql.SQL("REVOKE {} FROM {}").format(*groups))
         assert both == {"Binary": 1, "Machine": 1, "Run": 1}
+
+
+def test_a_run_that_is_found_under_a_cap_waits_for_the_orchestrator(roles):
+    """A producer starts the tree, a worker stores what its hook names, and the run with the cap is told."""
+    document = {"name": "Page", "nodes": [{"id": "n", "module": "m", "queue": "hooks"}]}
+    said = HookOutput((HookLine(1, "Run", json.dumps({"type": "Run", "url": "http://site.test/a"})),))
+    found = "SELECT capped_by, hold_reason, status FROM workflow_runs WHERE parent_run_id = %s"
+    with (
+        roles.connect("producer") as producer,
+        roles.connect("worker") as worker,
+        roles.connect("orchestrator") as orchestrator,
+    ):
+        inputs = {"url": "http://site.test/", "max_depth": 1}
+        root = start_run(document, inputs, conn=producer, max_open_runs=2).id
+        settle(dispatcher(orchestrator))
+        (job,) = NodeJobRepository(worker).claim("hooks", worker_id="w", lease_s=60)
+        with roles.granted("producer", to="worker"):
+            assert store_and_process(worker, job.fence, said, host_label="here") == {"Run": 1}
+        assert worker.execute(found, [root]).fetchall() == [(root, "open_runs", "queued")]
+        settle(dispatcher(orchestrator))
+        assert worker.execute(found, [root]).fetchall() == [(root, None, "running")]

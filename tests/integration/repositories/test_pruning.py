@@ -15,6 +15,7 @@ from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.retention import PruningRepository
+from queue_workflows.repositories.runs.runs import ParentNode
 
 ONE = {"nodes": [{"id": "one", "module": "m"}]}
 
@@ -147,3 +148,47 @@ def test_a_run_whose_results_are_going_is_not_retried(connection):
     connection.execute("DELETE FROM workflow_node_jobs WHERE node_id = 'one'")
     with pytest.raises(RunRefused, match="start another run"):
         retry_run(run_id, conn=connection)
+
+
+def below(connection: psycopg.Connection[Any], parent: Any, **more: Any) -> Any:
+    return start(connection, ONE, parent=ParentNode(parent, None, 1), **more)
+
+
+def test_a_run_stays_as_long_as_any_below_it(connection):
+    """However old it is, it takes none along that is open, is to be kept, or has its key."""
+    root = start(connection, ONE)
+    middle = below(connection, root)
+    leaves = [below(connection, middle, dedupe_key=key) for key in (None, "a")]
+    everything = {root, middle, *leaves}
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    young = "UPDATE workflow_runs SET finished_at = now() WHERE id = %s"
+    connection.execute(young, [leaves[0]])
+    prune(connection)
+    assert runs_of(connection) == everything
+    age(connection, "workflow_runs", 7)
+    assert retry_run(leaves[0], conn=connection, from_node="one").again == ("one",)
+    prune(connection)
+    assert runs_of(connection) == {root, middle, leaves[0]}
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    prune(connection)
+    assert runs_of(connection) == set()
+
+
+def test_a_run_is_not_deleted_beside_a_retry_of_one_below_it(connection, qwf_dsn):
+    """Nor waits for it, though nothing is seen of it before it is committed."""
+    root = start(connection, ONE)
+    leaf = below(connection, root)
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    pruning = PruningRepository(connection, kept_s=MONTH_S, ttl_s=0.0)
+    connection.execute("SET lock_timeout = '5s'")
+    with psycopg.connect(qwf_dsn) as other:
+        retry_run(leaf, conn=other, from_node="one")
+        assert not pruning.delete_run(root)
+    assert runs_of(connection) == {root, leaf}
+
+
+def runs_of(connection: psycopg.Connection[Any]) -> set[Any]:
+    return {run_id for (run_id,) in connection.execute("SELECT id FROM workflow_runs")}

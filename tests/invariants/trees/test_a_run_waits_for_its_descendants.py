@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -185,22 +186,25 @@ def commits_wait(tree: Tree) -> Iterator[None]:
 
 
 @contextmanager
-def ending(run_id: UUID, dsn: str) -> Iterator[None]:
-    """While a dispatcher ends this run, and waits in its commit; it commits at the end of the block."""
+def ending(run_id: UUID, dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """While a dispatcher, on this connection, ends the run and waits in its commit, until the block ends."""
     with psycopg.connect(dsn) as lock, psycopg.connect(dsn, autocommit=True) as other:
         lock.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [str(run_id)])
         at_work = Thread(target=lambda: dispatcher(other).dispatch(run_id))
         at_work.start()
         try:
-            blocked = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
-            until(
-                lambda: lock.execute(blocked, [lock.info.backend_pid]).fetchone() == (1,),
-                goes_on=at_work.is_alive,
-            )
-            yield
+            until_one_waits_for(lock, goes_on=at_work.is_alive)
+            yield other
         finally:
             lock.rollback()
             at_work.join()
+
+
+def until_one_waits_for(holder: psycopg.Connection[Any], *, goes_on: Callable[[], bool]) -> None:
+    pid = holder.info.backend_pid
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+    with psycopg.connect(holder.info.dsn, password=holder.info.password, autocommit=True) as look:
+        until(lambda: look.execute(blocked, [pid]).fetchone() == (1,), goes_on=goes_on)
 
 
 def until(holds: Callable[[], bool], *, goes_on: Callable[[], bool]) -> None:
@@ -252,4 +256,52 @@ def test_an_end_below_a_run_that_ends_beside_it_reaches_the_one_above(tree: Tree
         tree.settle()
         assert (tree.status(middle), tree.begun(root)) == ("completed", set())
     tree.settle()
+    assert tree.begun(root) == {"tidy"}
+
+
+@pytest.mark.usefixtures("commits_wait")
+@pytest.mark.parametrize("between", ["none between them", "one between them that is over"])
+def test_a_retry_waits_for_the_end_of_a_run_above_it_and_is_seen_from_further_up(
+    tree: Tree, qwf_dsn: str, between: str
+) -> None:
+    """Neither would see the other, and the run that waits would find nothing open below it."""
+    root = tree.start()
+    middle = above = tree.start(root, waits=False)
+    if between != "none between them":
+        above = tree.start(middle, waits=False)
+    leaf = tree.start(above)
+    tree.end(root, "save")
+    tree.end(leaf, "save", JobStatus.FAILED, counts=True)
+    tree.end(leaf, "tidy")
+    if above != middle:
+        tree.end_all(above)
+    tree.end_unseen(middle)
+    with psycopg.connect(qwf_dsn, autocommit=True) as operator:
+        again = Thread(target=lambda: retry_run(leaf, conn=operator))
+        with ending(middle, qwf_dsn) as dispatching:
+            again.start()
+            until_one_waits_for(dispatching, goes_on=again.is_alive)
+        again.join()
+    tree.settle()
+    assert (tree.status(middle), tree.begun(root)) == ("completed", set())
+    tree.end(leaf, "save")
+    assert tree.begun(root) == {"tidy"}
+
+
+def test_a_run_does_not_end_while_one_below_it_is_retried(tree: Tree, qwf_dsn: str) -> None:
+    """The dispatcher comes back to it when the retry is committed."""
+    root = tree.start()
+    middle = tree.start(root, waits=False)
+    leaf = tree.start(middle)
+    tree.end(root, "save")
+    tree.end(leaf, "save", JobStatus.FAILED, counts=True)
+    tree.end(leaf, "tidy")
+    tree.end_unseen(middle)
+    with psycopg.connect(qwf_dsn) as operator:
+        retry_run(leaf, conn=operator)
+        tree.settle()
+        assert (tree.status(middle), tree.begun(root)) == ("running", set())
+    tree.settle()
+    assert (tree.status(middle), tree.begun(root)) == ("completed", set())
+    tree.end(leaf, "save")
     assert tree.begun(root) == {"tidy"}

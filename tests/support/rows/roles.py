@@ -41,6 +41,15 @@ class Roles:
         """An autocommit connection as the user of that role."""
         return psycopg.connect(self.dsn(role), autocommit=True)
 
+    @contextmanager
+    def granted(self, role: str, to: str) -> Iterator[None]:
+        """While one role has the rights of another too, as that of workers whose tasks enqueue."""
+        groups = [sql.Identifier(self.name(one)) for one in (role, to)]
+        with psycopg.connect(self.admin_dsn, autocommit=True) as admin:
+            admin.execute(sql.SQL("GRANT {} TO {}").format(*groups))
+            yield
+            admin.execute(sql.SQL("REVOKE {} FROM {}").format(*groups))
+
     def script(self, name: str) -> str:
         """A script of the docs with this test's role names in it."""
         text = (DEPLOY / name).read_text(encoding="utf-8")

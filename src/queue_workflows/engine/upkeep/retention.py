@@ -47,10 +47,12 @@ class Pruning:
             return False
         if repository.delete_jobs(runs):
             return True
+        deleted = False
         for run_id in runs:
             try:
-                repository.delete_run(run_id)
+                deleted |= repository.delete_run(run_id)
             except IntegrityError as held:
                 self._kept_by_others.add(run_id)
                 _log.warning("run %s is old and stays, because something refers to it: %s", run_id, held)
-        return len(runs) >= RUNS_AT_ONCE
+        # A run goes after those below it.
+        return deleted or len(runs) >= RUNS_AT_ONCE

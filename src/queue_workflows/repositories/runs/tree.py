@@ -4,7 +4,9 @@
                ──event──> the run that has the cap of the tree: let the next ones begin
 
 Such an event comes with the end, and what it asks is looked up after it was taken: so of a last end and of a
-wait that begins beside it one always sees the other. A holder of one run never waits for one above it.
+wait that begins beside it one always sees the other. A holder of one run never waits for one above it, but
+for a retry: it waits for those above one after the other, and what holds one of them waits for nothing below
+that is over.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ DESCENDANTS: Final = "descendants"
 OPEN_RUNS: Final = "open_runs"
 
 # above: the run, then the one that began it, and so on, as far as one that has set up the tree: that is no
-# step from its first run. Of what was pruned meanwhile nothing is known.
+# step from its first run. None of them goes before those below it.
 PLACE: Final = """
 WITH RECURSIVE above AS (
     SELECT id, parent_run_id, set_up_by, 0 AS far FROM workflow_runs WHERE id = %(run_id)s::uuid
@@ -43,10 +45,7 @@ WITH RECURSIVE above AS (
     ) AS parent
     WHERE above.capped_by IS NULL
 )
-SELECT run.id FROM above CROSS JOIN LATERAL (
-    SELECT id FROM workflow_runs WHERE id = above.capped_by LIMIT 1
-) AS run
-LIMIT 1
+SELECT capped_by FROM above WHERE capped_by IS NOT NULL
 """
 ASK: Final = f"""
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind)
@@ -128,21 +127,16 @@ WITH host AS MATERIALIZED (
 UPDATE workflow_runs SET pinned_host = (SELECT label FROM host) WHERE id = ANY (ARRAY(SELECT id FROM runs))
 RETURNING id
 """
-# What is not over further up must look below what is over, where a run goes on after all.
+# parent: the run above one that goes on, locked until the caller commits: either it is over, or its own end
+# sees the other open. Marked, so that what is not over further up looks below it.
 GOES_ON: Final = """
-WITH RECURSIVE above AS (
-    SELECT parent.id, parent.parent_run_id, parent.finished_at
-    FROM workflow_runs AS this JOIN workflow_runs AS parent ON parent.id = this.parent_run_id
-    WHERE this.id = %(run_id)s::uuid
-    UNION ALL
-    SELECT parent.id, parent.parent_run_id, parent.finished_at
-    FROM above CROSS JOIN LATERAL (
-        SELECT id, parent_run_id, finished_at FROM workflow_runs WHERE id = above.parent_run_id LIMIT 1
-    ) AS parent
-    WHERE above.finished_at IS NOT NULL
+WITH parent AS MATERIALIZED (
+    SELECT id, finished_at FROM workflow_runs
+    WHERE id = (SELECT parent_run_id FROM workflow_runs WHERE id = %(run_id)s::uuid)
+    FOR NO KEY UPDATE
 )
 UPDATE workflow_runs SET left_descendants = true
-WHERE id = ANY (ARRAY(SELECT id FROM above WHERE finished_at IS NOT NULL)) AND NOT left_descendants
+WHERE id = ANY (ARRAY(SELECT id FROM parent WHERE finished_at IS NOT NULL))
 RETURNING id
 """
 # room: how many more may be open. next: those that wait for it longest, within a priority.
@@ -208,8 +202,12 @@ class RunTreeRepository:
         return len(self._sql.rows(FOLLOW, {"run_id": run_id}))
 
     def goes_on(self, run_id: uuid.UUID) -> None:
-        """Have a run found that was over and goes on, though those above it are over."""
-        self._sql.rows(GOES_ON, {"run_id": run_id})
+        """Have a run found that was over and goes on, though those above it are over.
+
+        By a statement for each of these, as what is above one is not looked at before its lock is had.
+        """
+        while rows := self._sql.rows(GOES_ON, {"run_id": run_id}):
+            run_id = rows[0][0]
 
     def ask_to_admit(self, run_id: uuid.UUID) -> None:
         """Tell the run that has the cap that others wait for room."""
