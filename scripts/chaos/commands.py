@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,6 @@ FOUND: Final = Path("chaos-found")
 # Histories for each processor, and how often a campaign says how far it is.
 _AT_ONCE: Final = 3
 _SAID_EVERY_S: Final = 15.0
-_MEMORY: Final = Path("/dev/shm")
-_ROOM: Final = 1 << 30
 
 
 class Slot:
@@ -39,7 +37,7 @@ class Slot:
         self._place = stack.enter_context(new_run()).directory / "histories"
         self._launcher = Launcher()
         stack.callback(self._launcher.close)
-        self._server = ChaosServer(stack.enter_context(new_run(_in_memory())), stack, "s")
+        self._server = ChaosServer(stack.enter_context(new_run(in_memory=True)), stack, "s")
         self._proxy = Proxy(self._server.socket, seed=seed)
         stack.callback(self._proxy.close)
         self._count = 0
@@ -53,15 +51,6 @@ class Slot:
         place = self._place / str(self._count)
         seen = run_history(history, self._server, self._launcher, self._proxy, place)
         return judge(history, seen), seen
-
-
-def _in_memory() -> Path | None:
-    """Where a server's files are in memory, if there is such a place with room for it."""
-    with suppress(OSError):
-        found = os.statvfs(_MEMORY)
-        if os.access(_MEMORY, os.W_OK) and found.f_bavail * found.f_frsize > _ROOM:
-            return _MEMORY
-    return None
 
 
 @contextmanager

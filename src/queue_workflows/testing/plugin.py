@@ -59,7 +59,7 @@ def qwf_run(config: pytest.Config) -> Run:
             worker = config.workerinput["workerid"]  # type: ignore[attr-defined]
             config.stash[_RUN] = (Run(given["id"], Path(given["directory"]), worker), None)
         else:
-            manager = new_run()
+            manager = new_run(in_memory=True)
             config.stash[_RUN] = (manager.__enter__(), manager)
     return config.stash[_RUN][0]
 

@@ -90,17 +90,24 @@ def open_embedded(bindir: Path | None, run: Run, name: str) -> Iterator[QwfServe
     data_dir = run.directory / name
     with (
         EmbeddedServer.acquire(data_dir, bindir=bindir, server_settings=TEST_SETTINGS) as embedded,
-        _opened(parse_dsn(embedded.dsn()), "qwf", "embedded", run) as server,
+        _opened(parse_dsn(embedded.dsn()), "qwf", "embedded", run, copies_files=run.is_in_memory) as server,
     ):
         yield server
 
 
 @contextmanager
-def _opened(params: dict[str, str], stem: str, label: str, run: Run) -> Iterator[QwfServer]:
+def _opened(
+    params: dict[str, str], stem: str, label: str, run: Run, *, copies_files: bool = False
+) -> Iterator[QwfServer]:
     with _maintenance(params) as admin:
         version = _checked_version(admin)
         databases = Databases(
-            admin, lambda name: _dsn(params, name), stem=stem, run_id=run.id, worker=run.worker
+            admin,
+            lambda name: _dsn(params, name),
+            stem=stem,
+            run_id=run.id,
+            worker=run.worker,
+            copies_files=copies_files,
         )
         databases.sweep()
         try:
