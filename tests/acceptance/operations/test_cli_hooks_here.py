@@ -94,7 +94,8 @@ def test_a_tree_with_a_setup_ends_here_too(qwf_dsn: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     told = [line.partition(" ")[2].split() for line in done.stdout.splitlines()]
     ends = [words[1] for words in told if "completed" in words]
-    assert ends == ["b__20_made_sh", "first_run", "descendants", "seal", "b__10_open_bg_sh", "run"]
+    assert sorted(ends[:-1]) == ["b__10_open_bg_sh", "b__20_made_sh", "descendants", "first_run", "seal"]
+    assert ends[-1] == "run"
     assert list((tmp_path / "data" / "runs").glob("*/b/up")) == []
 
 
