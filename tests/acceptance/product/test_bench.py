@@ -38,6 +38,14 @@ def test_a_short_soak_accounts_for_every_job(qwf_dsn: str) -> None:
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["every job is accounted for"]), ran
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_little_poison_is_told_from_good_jobs(qwf_dsn: str) -> None:
+    """Nobody but the poison is blamed, and each of it says how it ended; so few say nothing of the time."""
+    ran = run("poison.py", "--good", "40", "--poison", "4", "--bound", "1000", "--dsn", qwf_dsn)
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["the bound is kept"]), ran
+
+
 @pytest.mark.parametrize(
     "wrong",
     ["nothing", "given up", "fewer crashes", "missing", "not ended", "ended twice", "not in the ledger"],

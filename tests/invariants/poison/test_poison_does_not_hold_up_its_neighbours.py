@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.processes.supervised import idle
 from support.processes.workers import until
-from support.stages.poisoned import Stage, mixed, poison_job, stage
+from support.stages.poisoned import SIGNALS, Stage, mixed, poison_job, stage
 
 from queue_workflows.repositories import NewIngestJob
 
@@ -28,7 +28,6 @@ SELECT DISTINCT args ->> 'how', errors -> -1 ->> 'message' FROM ingest_jobs WHER
 """
 MAX_CRASHES = 3
 GOOD = NewIngestJob(task_name="doze", queue="fetch", args={"s": 0.05})
-SIGNALS = {"kill": "SIGKILL", "segv": "SIGSEGV", "abort": "SIGABRT", "exit": "ended with 3"}
 
 
 def check_ends(there: Stage, *, good: int, poison: int) -> None:

@@ -43,6 +43,12 @@ def poison_job(number: int, **more: int) -> NewIngestJob:
     return NewIngestJob(task_name="poison", queue="fetch", args={"how": HOW[number % len(HOW)]}, **more)
 
 
+_NAMED = """
+SELECT args ->> 'how', COALESCE(errors -> -1 ->> 'message', '') FROM ingest_jobs WHERE task_name = 'poison'
+"""
+SIGNALS = {"kill": "SIGKILL", "segv": "SIGSEGV", "abort": "SIGABRT", "exit": "ended with 3"}
+
+
 @dataclass(frozen=True)
 class Stage:
     """A supervisor of two workers of eight, which wait for work."""
@@ -66,6 +72,11 @@ class Stage:
     def ends(self, task: str) -> list[tuple[str, int, int]]:
         """How many of a task ended how, with how many crashes counted."""
         return self.connection.execute(_HOW, [task]).fetchall()
+
+    def unnamed(self) -> int:
+        """How many of the poison do not say last that they killed their worker, and in which way."""
+        last_words = self.connection.execute(_NAMED).fetchall()
+        return sum("it killed its worker" not in said or SIGNALS[how] not in said for how, said in last_words)
 
     def left_of(self, task: str) -> int:
         """How many of a task are not over."""
