@@ -1,4 +1,8 @@
-"""Trees of runs: what waits for those below, how many may be open at once, and what has set them up."""
+"""Trees of runs: what waits for those below, how many may be open at once, and what has set them up.
+
+A downgrade lets all runs begin at once that are on hold under a cap, as it drops what holds them. Where that
+is too much, cancel them before, or let them end.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,9 @@ FIGURES: Final = (
         ("state",),
     ),
     Metric("qwf.outbox.lag", "gauge", "s", "How long the oldest event has been due that nobody acted on."),
-    Metric("qwf.runs", "gauge", "{run}", "Runs that are not over, by state: queued, running.", ("state",)),
+    Metric(
+        "qwf.runs", "gauge", "{run}", "Runs that are not over, by state: queued, held, running.", ("state",)
+    ),
     Metric("qwf.runs.poisoned", "gauge", "{run}", "Runs with an event that was given up."),
     Metric("qwf.schedules", "gauge", "{schedule}", "Schedules by state: on, paused, late.", ("state",)),
     Metric("qwf.schedules.lag", "gauge", "s", "How late the latest tick is that no scheduler has made."),

@@ -105,9 +105,8 @@ def dispatched(connection: psycopg.Connection[Any]) -> None:
     runs.lock_and_take(RUN)()
     nodes.read(RUN, ["a"])
     nodes.write(RUN, [Counters("a", NodeState.ACTIVE)], [])
-    locked = LockedRun(
-        RUN, RunStatus.RUNNING, RunCounters(), "w", "h", 5, 0, *[None] * 4, False, False, None, "on", "1", "2"
-    )
+    below = (None, None, None, None, False, False, None, False)
+    locked = LockedRun(RUN, RunStatus.RUNNING, RunCounters(), "w", "h", 5, 0, *below, "on", "1", "2")
     runs.save(locked, RunCounters())
     runs.add_event(RUN, "begin")
 

@@ -166,6 +166,22 @@ def test_children_run_as_nodes_of_their_parent(connection):
     assert (run.status, run.outputs) == ("completed", {"all": [{"twice": 6}, {"twice": 2}, {"twice": 4}]})
 
 
+def test_the_end_of_a_child_is_one_event_for_its_parent(connection):
+    """That of the job that waits for it, which also says that a run below is over."""
+    run_id = start(connection, PARENT)
+    settling = dispatcher(connection, CHILD)
+    settle(settling)
+    work(connection, lambda job: {"all": [1, 2, 3, 4, 5]})
+    settle(settling)
+    assert work(connection, lambda job: {"twice": 0}) == 5
+    for child in RunRepository(connection).list(parent_run_id=run_id):
+        assert settling.dispatch(child.id)
+    told = "SELECT kind, count(*) FROM workflow_dispatch_events WHERE run_id = %s GROUP BY kind"
+    assert connection.execute(told, [run_id]).fetchall() == [("completed", 5)]
+    settle(settling)
+    assert RunRepository(connection).fetch(run_id).status == "completed"
+
+
 @pytest.mark.parametrize("rows", [2, 4], ids=["two statements", "one statement"])
 def test_the_children_of_a_list_start_together(connection, monkeypatch, rows):
     """By a statement for many of them, each with its own inputs; one whose inputs are wrong fails alone."""

@@ -55,6 +55,12 @@ def busy_place(conn: psycopg.Connection[Any]) -> None:
     for status in ("queued", "running"):
         run_id = runs.insert("film", spec={}, spec_hash="h").id
         conn.execute("UPDATE workflow_runs SET status = %s WHERE id = %s", (status, run_id))
+    for _ in range(2):
+        held_run = runs.insert("film", spec={}, spec_hash="h").id
+        conn.execute(
+            "UPDATE workflow_runs SET capped_by = %s, hold_reason = 'open_runs' WHERE id = %s",
+            (run_id, held_run),
+        )
     conn.execute(
         "INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, next_try_at, poisoned_at)"
         " SELECT %(run)s, 1, 0, 'expand', now() - make_interval(secs => lag),"
@@ -88,7 +94,8 @@ def test_what_they_count(conn):
     assert points["qwf.workers"] == {("fetch", "busy"): 1, ("fetch", "silent"): 0}
     assert points["qwf.outbox.events"] == {("pending",): 2, ("poisoned",): 1}
     assert 70 <= points["qwf.outbox.lag"][()] < 400
-    assert (points["qwf.runs"], points["qwf.runs.poisoned"]) == ({("queued",): 1, ("running",): 1}, {(): 1})
+    assert points["qwf.runs"] == {("queued",): 1, ("held",): 2, ("running",): 1}
+    assert points["qwf.runs.poisoned"] == {(): 1}
     assert points["qwf.schedules"] == {("on",): 3, ("paused",): 1, ("late",): 2}
     assert 300 <= points["qwf.schedules.lag"][()] < 900
 

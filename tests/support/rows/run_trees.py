@@ -60,7 +60,7 @@ class Tree:
         self.settle()
 
     def end_all(self, run_id: UUID) -> None:
-        """Of a run that has nothing below it."""
+        """End the jobs of a run that has nothing below it, and so the run."""
         self.end(run_id, "save")
         self.end(run_id, "tidy")
 

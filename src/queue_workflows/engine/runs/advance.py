@@ -122,8 +122,8 @@ class Advancing:
             self.has_ended = True
             self._send_now()
             end = end_of(self._tools, self._run, over, self._document)
-            tell_parent(self._tools, self._run, end)
-            self._unsent.append(self._tree.end)
+            parent_hears = tell_parent(self._tools, self._run, end)
+            self._unsent.append(partial(self._tree.end, parent_hears=parent_hears))
             self._unsent.append(partial(self._tools.events.send_event, self._run.id, RUN_FINISHED))
         self._unsent.append(
             partial(self._tools.events.save, self._run, counters, end=end, cancel_reason=self._cancel_reason)

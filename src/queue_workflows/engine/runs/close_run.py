@@ -11,7 +11,7 @@ from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.engine.runs.tree import RunTree
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories.runs.outbox import RUN_FINISHED, LockedRun, RunEnd
-from queue_workflows.states import RunStatus
+from queue_workflows.states import JobStatus, RunStatus
 from queue_workflows.workflow.document.load import Document
 from queue_workflows.workflow.references.references import paths_in, paths_to_read, resolve
 
@@ -46,27 +46,29 @@ def _failure(tools: DispatchTools, run: LockedRun) -> str:
     return json.dumps({"kind": "failed", "message": "failed", **(error or {}), "node": node_id})
 
 
-def tell_parent(tools: DispatchTools, run: LockedRun, end: RunEnd) -> None:
-    """End the node that a child run was started for, unless it is over already or has a newer child."""
+def tell_parent(tools: DispatchTools, run: LockedRun, end: RunEnd) -> bool:
+    """End the node that a child run was started for, unless it is over already or has a newer child.
+
+    Whether it did, so that the parent has an event of that.
+    """
     job_id = run.parent_node_job_id
     if job_id is None or tools.events.is_succeeded(run):
-        return
+        return False
     if end.status is RunStatus.COMPLETED:
-        tools.jobs.mark_completed(job_id, json.loads(end.outputs or "{}"))
-    elif end.status is RunStatus.FAILED:
+        return tools.jobs.mark_completed(job_id, json.loads(end.outputs or "{}")) is not None
+    if end.status is RunStatus.FAILED:
         error = json.loads(end.error or "{}")
         said = f"run {run.id} of {run.workflow} failed: {error.get('node', '')} {error.get('message', '')}"
-        tools.jobs.mark_failed(job_id, said[:2000])
-    else:
-        tools.jobs.cancel(job_id)
+        return tools.jobs.mark_failed(job_id, said[:2000]) is not None
+    return tools.jobs.cancel(job_id) is JobStatus.CANCELLED
 
 
 def give_up(tools: DispatchTools, run: LockedRun, *, reason: str | None) -> None:
     """Cancel a locked run that has an unreadable document, so that nobody can say what its nodes are."""
     tools.events.stop(run.id, tools.nodes.active(run.id), reason or "its document cannot be read")
     end = RunEnd(RunStatus.CANCELLED)
-    tell_parent(tools, run, end)
+    parent_hears = tell_parent(tools, run, end)
     counters = replace(run.counters, nodes_left=0, active=0, stopping="cancel")
     tools.events.save(run, counters, end=end, cancel_reason=reason or "")
     tools.events.send_event(run.id, RUN_FINISHED)
-    RunTree(tools, run).end()
+    RunTree(tools, run).end(parent_hears=parent_hears)

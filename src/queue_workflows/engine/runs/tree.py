@@ -52,11 +52,11 @@ class RunTree:
             self._tools.tree.send_told(self._run.id, cap=True)
         return admitted or job_id is not None
 
-    def end(self) -> None:
-        """Tell those above that the run is over."""
-        if self._run.parent_run_id is None and self._run.max_open_runs is None:
-            return
-        self._tools.tree.send_told(self._run.id, parent=True, cap=True)
+    def end(self, *, parent_hears: bool) -> None:
+        """Tell those above that the run is over; not a parent that hears of the end of the job for it."""
+        parent = self._run.parent_run_id is not None and not parent_hears
+        if parent or self._run.is_capped:
+            self._tools.tree.send_told(self._run.id, parent=parent, cap=True)
 
     def act_when_over(self, events: Iterable[TakenEvent]) -> bool:
         """Pass on what is told to a run that is over; whether others may begin by that."""

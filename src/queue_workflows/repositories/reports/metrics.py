@@ -28,10 +28,13 @@ SELECT count(*), count(DISTINCT run_id) FROM (
     SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL LIMIT %(most)s::bigint
 ) AS event
 """
-# Each by its own partial index.
+# Each by its own partial index. What is on hold waits for others of its tree, and for no orchestrator.
 RUNS: Final = """
 SELECT (SELECT count(*) FROM (
-    SELECT FROM workflow_runs WHERE status = 'queued' AND mode = 'node' LIMIT %(most)s::bigint
+    SELECT FROM workflow_runs WHERE status = 'queued' AND mode = 'node' AND hold_reason IS NULL
+    LIMIT %(most)s::bigint
+) AS run), (SELECT count(*) FROM (
+    SELECT FROM workflow_runs WHERE capped_by IS NOT NULL AND hold_reason IS NOT NULL LIMIT %(most)s::bigint
 ) AS run), (SELECT count(*) FROM (
     SELECT FROM workflow_runs WHERE status = 'running' LIMIT %(most)s::bigint
 ) AS run)
@@ -59,9 +62,10 @@ class OutboxFigures(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """Runs that are not over."""
+    """Runs that are not over; those on hold are not `queued`."""
 
     queued: int
+    held: int
     running: int
 
 

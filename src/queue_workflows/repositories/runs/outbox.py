@@ -96,15 +96,17 @@ LOCK: Final = """
 WITH locked AS MATERIALIZED (
     SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
         traceparent, pinned_host, nodes_left, nodes_active, nodes_failed, stopping, xmin::text AS version,
-        hold_reason IS NOT NULL AS is_held, awaits_descendants, max_open_runs
+        hold_reason IS NOT NULL AS is_held, awaits_descendants, max_open_runs,
+        capped_by IS NOT NULL AS is_capped
     FROM workflow_runs
     WHERE id = %(run_id)s::uuid AND mode = 'node'
     FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id, traceparent,
-    pinned_host, is_held, awaits_descendants, max_open_runs, current_setting('synchronous_commit'),
-    set_config('synchronous_commit', 'off', true), set_config('qwf.locked_run', id::text, true),
-    nodes_left, nodes_active, nodes_failed, stopping, version, pg_current_xact_id()::xid::text
+    pinned_host, is_held, awaits_descendants, max_open_runs, is_capped,
+    current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
+    set_config('qwf.locked_run', id::text, true), nodes_left, nodes_active, nodes_failed, stopping, version,
+    pg_current_xact_id()::xid::text
 FROM locked
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
@@ -268,6 +270,7 @@ class LockedRun:
     is_held: bool
     awaits_descendants: bool
     max_open_runs: int | None
+    is_capped: bool
     durability: str
     version: str
     next_version: str

@@ -109,7 +109,11 @@ def read_figures(connection: psycopg.Connection[Any], *, stale_s: float, most: i
         **_of_queues(seen),
         "qwf.outbox.events": [(("pending",), outbox.pending), (("poisoned",), outbox.poisoned)],
         "qwf.outbox.lag": [((), outbox.lag_s)],
-        "qwf.runs": [(("queued",), runs.queued), (("running",), runs.running)],
+        "qwf.runs": [
+            (("queued",), runs.queued),
+            (("held",), runs.held),
+            (("running",), runs.running),
+        ],
         "qwf.runs.poisoned": [((), outbox.poisoned_runs)],
         "qwf.schedules": [
             (("on",), schedules.on),
