@@ -230,6 +230,19 @@ def test_a_resolver_of_every_reference_may_replace_any():
         resolve_ref("host.bucket", {}, host=EveryRef(lambda _path, _run, found: found()))
 
 
+@pytest.mark.parametrize("every", [True, False])
+def test_a_resolver_cannot_change_what_later_references_yield(every: bool):
+    """What it is given of the run is its own."""
+
+    def change(_path: str, run: Any, *_: Any) -> int:
+        run["labels"]["a"] = run["id"] = "changed"
+        return 0
+
+    scope = {"run": {"id": "r1", "labels": {}}}
+    resolve([ref("host.a"), ref("host.b")], scope, where="n", host=EveryRef(change) if every else change)
+    assert scope == {"run": {"id": "r1", "labels": {}}}
+
+
 def test_an_element_of_a_filter_is_no_reference_to_be_asked_for():
     """There may be a hundred thousand of them, and they are what the resolver answered already."""
     asked: list[str] = []

@@ -331,7 +331,7 @@ def _asked(path: Path, sight: _Sight, where: str, host: RefResolver | None) -> A
             advice="set_ref_resolver(…) in the module that --app or QWF_APP names",
         )
     asked = "".join(map(written, path.steps)).removeprefix(".")
-    return _answer(lambda: host(asked, sight.scope.get("run") or {}), path, where)
+    return _answer(lambda: host(asked, _run_of(sight)), path, where)
 
 
 def _asked_anyway(path: Path, sight: _Sight, where: str, host: EveryRef) -> Any:
@@ -342,7 +342,12 @@ def _asked_anyway(path: Path, sight: _Sight, where: str, host: EveryRef) -> Any:
             raise LookupError(str(path))
         return copy.deepcopy(_found(path, sight, where))
 
-    return _answer(lambda: host.answer(str(path), sight.scope.get("run") or {}, found), path, where)
+    return _answer(lambda: host.answer(str(path), _run_of(sight), found), path, where)
+
+
+def _run_of(sight: _Sight) -> Any:
+    """The run as it is told to the host app, whose own it is to change."""
+    return copy.deepcopy(sight.scope.get("run") or {})
 
 
 def _answer(ask: Callable[[], Any], path: Path, where: str) -> Any:
