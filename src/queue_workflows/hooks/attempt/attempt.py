@@ -98,7 +98,7 @@ class HookAttempt:
         self._places = places_of(tools.terms.data_dir, job.run_id, hook, job.attempt)
         self._environ = tools.terms.environ
         self._is_unread = self._is_listener = False
-        # The attempts before this one that ran, and when this one began, and those that were broken off.
+        # Attempts before this one that ran; and when this one began, and each that was broken off.
         self._earlier: dict[int, HookPlaces] = {}
         self._began_ns: dict[int, int] = {}
 

@@ -47,7 +47,7 @@ def keep_earlier_files(places: HookPlaces, hook: str, attempt: int, *, beneath: 
 
 
 def attempts_that_ran(places: HookPlaces, hook: str, attempt: int, *, beneath: OpenDirectory) -> list[int]:
-    """Those before this one that began to run here, in their order, by what is there of their output.
+    """Which attempts before this one began to run here, in their order, by what is there of their output.
 
     A job that was claimed and given back has an attempt more, too, which never began.
     """
