@@ -12,11 +12,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
 
 if __name__ == "__main__":
     # Our directory off the path: `queue.py` in it would be everybody's module `queue`.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+if TYPE_CHECKING:
+    from support.stages.poisoned import Stage
 
 _GOOD_S = 0.05
 
@@ -44,17 +51,32 @@ def main() -> int:
         for poison in (0, wanted.poison):
             with stage(server.database()) as there:
                 there.jobs.enqueue_many(mixed(wanted.good, poison, seed=1, good_s=_GOOD_S))
+                before = _cpu_s(there)
                 took.append(there.good_done(within_s=wanted.within))
+                used = _cpu_s(there) - before
                 there.all_done(within_s=wanted.within)
                 good, ends = there.ends("doze"), there.ends("poison")
                 unnamed = there.unnamed()
-                print(f"{poison} poison: {wanted.good} good ones in {took[-1]:.1f} s, {good}", flush=True)
+                spent = f"{took[-1]:.1f} s and {used:.1f} s of processors"
+                print(f"{poison} poison: {wanted.good} good ones in {spent}, {good}", flush=True)
     ratio = took[1] / took[0]
     print(f"poison: {ends}, {unnamed} of which do not name their own crash; ratio {ratio:.2f}")
     is_right = good == [("completed", 0, wanted.good)] and not unnamed and ratio <= wanted.bound
     is_right &= [(status, count) for status, _, count in ends] == [("failed", wanted.poison)]
     print("the bound is kept" if is_right else "THE BOUND IS NOT KEPT")
     return int(not is_right)
+
+
+def _cpu_s(there: Stage) -> float:
+    """What workers, their supervisor and the server have used so far, as far as it can be seen."""
+    from bench.harness.servers import cpu_s
+
+    supervisor = psutil.Process(there.supervisor.pid)
+    spent = cpu_s(there.connection) or 0.0
+    for process in [supervisor, *supervisor.children(recursive=True)]:
+        with suppress(psutil.Error):
+            spent += sum(process.cpu_times()[:4])
+    return spent
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ def listeners() -> Iterator[History]:
 def lost_answers() -> Iterator[History]:
     """The answer to each statement in turn is lost, first of all before its commit, then after it."""
     for at in ("unread", "unanswered", "unsent"):
-        for number in range(1, _STATEMENTS + 1, 3):
+        for number in range(1, _STATEMENTS + 1):
             cut = {
                 "at": 0.0,
                 "do": "fault",
@@ -101,7 +101,7 @@ def lost_answers() -> Iterator[History]:
 
 
 def clocks() -> Iterator[History]:
-    """A worker whose wall clock is an hour off, or runs at another pace; one of another boot."""
+    """A worker whose wall clock is an hour off, jumps, or runs at another pace; one of another boot."""
     found = sorted(Path("/").glob(FAKETIME[1:]))
     faked = [{"FAKETIME": off} for off in ("-3600s", "+3600s", "+0 x3", "+0 x0.3")]
     for environ in faked if found else []:
@@ -111,6 +111,11 @@ def clocks() -> Iterator[History]:
             "FAKETIME_NO_CACHE": "1",
         }
         yield _on_a_clock(environ=environ)
+    if found:
+        # Read anew at each look at the clock, from the directory where the role works.
+        environ = {**environ, "FAKETIME_TIMESTAMP_FILE": "clock"}
+        del environ["FAKETIME"]
+        yield _on_a_clock(*_jumps(), environ=environ)
     other = ["unshare", "--time", "--monotonic", "100000", "--boottime", "500000"]
     if (
         shutil.which("unshare")
@@ -119,12 +124,25 @@ def clocks() -> Iterator[History]:
         yield _on_a_clock(prefix=other)
 
 
-def _on_a_clock(**more: Any) -> History:
+def _jumps() -> Iterator[Step]:
+    """An hour on, two back, a day on, and right again, some of it while jobs run."""
+    for at, off in (
+        (-1, "+0s"),
+        (1.5, "+3600s"),
+        (2.5, "-3600s"),
+        (3.5, "+86400s"),
+        (6.0, "-90s"),
+        (9.0, "+0s"),
+    ):
+        yield {"at": at, "do": "clock", "off": off}
+
+
+def _on_a_clock(*steps: Step, **more: Any) -> History:
     start = worker("r1", 0, "--concurrency", "3", executes=True, **more)
     ticks = role("r3", 0, "scheduler", executes=True, **more)
     kill = {"at": 4.0, "do": "signal", "role": "r1", "signal": int(signal.SIGKILL), "takes_s": 10}
     come = [jobs(0, 10, s=0.2), jobs(2, 10, s=0.2), jobs(4, 3, "hangs_politely"), jobs(12, 2)]
-    made = history(start, worker("r2", via="socket"), ticks, *come, kill)
+    made = history(start, worker("r2", via="socket"), ticks, *come, kill, *steps)
     for step in made.steps:
         for job in step.get("jobs", []):
             job["timeout_s"] = 1.5
@@ -156,22 +174,25 @@ def janitors() -> Iterator[History]:
 
 
 def long_hooks() -> Iterator[History]:
-    """Hooks that take long, in the foreground and behind it, while both supervisors are killed."""
+    """Hooks of seconds and of minutes, in the foreground and behind it, while both supervisors are killed."""
+    yield _killed_hooks(4, 2, kills=((4.0, "r1"), (6.5, "r2"), (9.0, "r1"), (9.2, "r2")))
+    yield _killed_hooks(70, 30, kills=((20.0, "r1"), (45.0, "r2"), (60.0, "r1"), (60.2, "r2")))
+
+
+def _killed_hooks(first_s: int, last_s: int, *, kills: Iterable[tuple[float, str]]) -> History:
     scripts = {
         "config.json": '{"x-bg-at-seal": "kill"}',
-        "on_Page__10_first.sh": '#!/bin/sh\nsleep 4\necho \'{"type": "Result", "n": 1}\'\n',
+        "on_Page__10_first.sh": f'#!/bin/sh\nsleep {first_s}\necho \'{{"type": "Result", "n": 1}}\'\n',
         "on_Page__11_beside.bg.sh": "#!/bin/sh\ntrap 'exit 0' TERM\nwhile :; do sleep 0.2; done\n",
-        "on_Page__50_last.sh": '#!/bin/sh\nsleep 2\necho \'{"type": "Result", "n": 2}\'\n',
+        "on_Page__50_last.sh": f'#!/bin/sh\nsleep {last_s}\necho \'{{"type": "Result", "n": 2}}\'\n',
     }
     starts = [
         role(name, 0, "supervisor", "--worker", "hooks:1", "--no-spare", host="h1") for name in ("r1", "r2")
     ]
-    kills = [
-        {"at": at, "do": "signal", "role": name, "signal": 9}
-        for at, name in ((4.0, "r1"), (6.5, "r2"), (9.0, "r1"), (9.2, "r2"))
-    ]
-    run = {"at": 0.2, "do": "hooks", "name": "w0", "scripts": scripts, "takes_s": 60}
-    yield history(*starts, role("r3", 0, "orchestrator"), run, *kills, QWF_MAX_CRASHES="9")
+    ends = [{"at": at, "do": "signal", "role": name, "signal": 9} for at, name in kills]
+    takes_s = 40 + 5 * (first_s + last_s)
+    run = {"at": 0.2, "do": "hooks", "name": "w0", "scripts": scripts, "takes_s": takes_s}
+    return history(*starts, role("r3", 0, "orchestrator"), run, *ends, QWF_MAX_CRASHES="9")
 
 
 def recycling() -> Iterator[History]:
@@ -185,10 +206,14 @@ def recycling() -> Iterator[History]:
 
 
 def pinned_snapshot() -> Iterator[History]:
-    """A transaction keeps every dead row for as long as thousands of jobs go through."""
-    load = [{"at": 0.5 + number, "do": "many", "task": "quick", "count": 1500} for number in range(3)]
-    pin = {"at": 0.2, "do": "pin", "for_s": 20.0, "takes_s": 20}
-    yield history(worker("r1", via="socket"), worker("r2", via="socket"), pin, *load)
+    """A transaction keeps every dead row while thousands of jobs go through: for seconds, for ten minutes."""
+    for for_s, loads, every_s in ((20.0, 3, 1), (600.0, 30, 20)):
+        load = [
+            {"at": 0.5 + number * every_s, "do": "many", "task": "quick", "count": 4500 // loads}
+            for number in range(loads)
+        ]
+        pin = {"at": 0.2, "do": "pin", "for_s": for_s, "takes_s": 20}
+        yield history(worker("r1", via="socket"), worker("r2", via="socket"), pin, *load)
 
 
 SCENARIOS: Final[dict[str, Callable[[], Iterator[History]]]] = {

@@ -193,6 +193,13 @@ def free(running: Running, _step: Step) -> None:
     running.server.free()
 
 
+def clock(running: Running, step: Step) -> None:
+    """The wall clock of the roles that read it from this file jumps."""
+    new = running.place / "clock.new"
+    new.write_text(step["off"] + "\n")
+    new.replace(running.place / "clock")
+
+
 def statement_timeout(running: Running, step: Step) -> None:
     """For every session that begins from now on, and an end to those that are there."""
     name = sql.Identifier(psycopg.conninfo.conninfo_to_dict(running.dsn)["dbname"])
@@ -306,6 +313,7 @@ STEPS: Final = {
     "fault": fault,
     "terminate": terminate,
     "server": server,
+    "clock": clock,
     "statement_timeout": statement_timeout,
     "lock_table": lock_table,
     "pin": pin,
