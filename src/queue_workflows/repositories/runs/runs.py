@@ -58,7 +58,7 @@ INSERT INTO workflow_runs (
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
-# The first run of a tree that another run has set up, on whose host it belongs; under the cap of that.
+# The first run of a tree that another run has set up, with the host and under the cap of that.
 INSERT_FIRST: Final = """
 INSERT INTO workflow_runs (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, labels, parcel_id, traceparent,
