@@ -41,7 +41,7 @@ _dir_option = click.option(
 _setup_option = click.option(
     "--setup",
     metavar="EVENT",
-    help="The event of which the hooks set up the tree of runs before its first one; else as hooks.toml says.",
+    help="The event with the hooks that set up the tree before its first run; else as hooks.toml says.",
 )
 _no_setup_option = click.option("--no-setup", is_flag=True, help="Set up nothing, whatever hooks.toml says.")
 
