@@ -190,11 +190,10 @@ WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
 """
-# A job that runs, of this run and in this attempt, and ends at the seal.
-LISTENER: Final = """
+# The attempts at work of a run's hooks that have this lock together.
+SHARERS: Final = """
 SELECT id, attempt, claimed_by FROM workflow_node_jobs
-WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer AND run_id = %(run_id)s::uuid
-    AND status = 'running' AND background AND inputs ->> 'at_seal' = 'kill'
+WHERE run_id = %(run_id)s::uuid AND status = 'running' AND inputs ->> 'shared_lock' = %(lock)s::text
 """
 # run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
 # nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
@@ -344,10 +343,9 @@ class HookJobRepository(NodeJobRepository):
         rows = self._sql.rows(NOT_BESIDE, {"id": job_id})
         return rows[0][0] if rows else None
 
-    def listener(self, run_id: uuid.UUID, job_id: int, attempt: int) -> Fence | None:
-        """A job that runs for the time of its run's steps, if it is one of this run in this attempt."""
-        rows = self._sql.rows(LISTENER, {"id": job_id, "attempt": attempt, "run_id": run_id})
-        return Fence(*rows[0]) if rows else None
+    def sharers(self, run_id: uuid.UUID, lock: str) -> list[Fence]:
+        """The hooks of a run that are at work and share this lock with each other."""
+        return [Fence(*row) for row in self._sql.rows(SHARERS, {"run_id": run_id, "lock": lock})]
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks of a sealed run."""
