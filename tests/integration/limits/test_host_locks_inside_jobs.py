@@ -44,7 +44,8 @@ def test_a_block_has_the_lock_and_frees_it_on_every_path(jobs: LimitedJobs, tmp_
             found = probe(tmp_path, "camera.hostlock")
             assert isinstance(found, Held)
             assert found.claim is not None
-            assert found.claim.note == f"ingest:{ctx.id}, attempt {ctx.attempt}"
+            incarnation = ctx.worker_id.rpartition(":")[2]
+            assert found.claim.note == f"ingest:{ctx.id}, attempt {ctx.attempt}, worker {incarnation}"
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

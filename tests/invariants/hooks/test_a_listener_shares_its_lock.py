@@ -113,3 +113,28 @@ def test_a_lock_outlasts_the_listener_that_shares_it(stage: Stage) -> None:
         stage.file(run_id, "go").touch()
         stage.until(lambda: stage.status(run_id) == "completed")
         assert not is_held(stage)
+
+
+def test_a_lock_outlasts_the_worker_whose_listener_shares_it(stage: Stage) -> None:
+    """A hook in another worker keeps others out also when the listener's worker is killed."""
+    stage.put("busy/on_Busy__10_busy.sh", "touch begun", UNTIL.format("../gate"))
+    stage.put("chrome/on_Page__10_open.bg.sh", *LISTEN, **LOCK)
+    stage.put("shot/on_Page__30_shot.sh", "touch begun", UNTIL.format("../go"), **LOCK)
+    stage.put("quick/on_Other__20_quick.sh", "touch begun", **LOCK)
+    options = {"QWF_LOCK_DIR": str(stage.directory / "locks"), "QWF_HOST_LABEL": "here"}
+    busy = stage.start("Busy")
+    with stage.worker("--concurrency", "1", **options) as first:
+        # It has no place for another hook of the foreground.
+        stage.until(stage.file(busy, "busy/begun").exists)
+        run_id = stage.start()
+        stage.until(stage.file(run_id, "chrome/begun").exists)
+        with stage.worker("--concurrency", "2", "--max-background", "0", **options):
+            stage.until(stage.file(run_id, "shot/begun").exists)
+            first.kill()
+            first.wait()
+            other = stage.start("Other")
+            stage.until(lambda: holds(stage) == [(str(other), "screen")])
+            assert is_held(stage)
+            stage.file(run_id, "go").touch()
+            stage.until(stage.file(other, "quick/begun").exists)
+            assert stage.jobs()["on_Page__30_shot.sh"][0] != "running"

@@ -30,6 +30,8 @@ PLUGINS = (
     *("accessibility", "screenshot", "pdf", "dom", "title", "htmltotext", "readability", "parse_html_urls"),
     *("parse_dom_outlinks", "hashes", "staticfile", "search_backend_sqlite"),
 )
+# What its packages declare.
+OLDEST_NODE = 18
 # What is needed to see a page as a browser does, and no more.
 LISTENERS = ("chrome", "consolelog", "responses")
 SETTINGS = {
@@ -54,9 +56,10 @@ def install(place: Path) -> Path:
     for program in ("chromium", "wget", "node", "npm"):
         if shutil.which(program) is None:
             missing(f"there is no {program} on PATH")
+    _check_node()
     python = find_python("3.13") or find_python("3.12")
     if python is None:
-        pytest.skip("there is no Python 3.12 or 3.13, which the suite needs")
+        missing("there is no Python 3.12 or 3.13, which the suite needs: name one in QWF_TEST_PYTHONS")
     installed = subprocess.run(
         [EXAMPLE / "install", place],
         env={**os.environ, "SUITE_PYTHON": python},
@@ -68,6 +71,14 @@ def install(place: Path) -> Path:
     if installed.returncode:
         missing(f"the suite could not be installed: {installed.stderr[-500:]}")
     return place / "plugins"
+
+
+def _check_node() -> None:
+    """Debian's may be older than the packages that the suite runs on."""
+    asked = [str(shutil.which("node")), "--version"]
+    version = subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.strip().lstrip("v")
+    if not version.split(".")[0].isdecimal() or int(version.split(".")[0]) < OLDEST_NODE:
+        missing(f"node {version} is here, and the suite needs {OLDEST_NODE} or newer")
 
 
 class PluginSuite:

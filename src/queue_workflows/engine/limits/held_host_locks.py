@@ -12,17 +12,17 @@ this machine) tells nobody, which is what the second look is for. A job with a l
 `elsewhere:` is also looked for by workers of other hosts, and taken by one that finds the lock free on its
 own host: see `offered_host_locks`.
 
-A job may share the lock of another one, as a hook shares that of a listener of its run: the lock is freed
-when the last of them has let go of it.
+Jobs may have a lock together, as the hooks of a run do that one of them keeps for all of its run. Each has
+it until its own end, in whichever process it runs, and nobody else has it until the last has let go of it.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,7 +30,7 @@ from queue_workflows.db.connections.exhaustion import is_exhausted
 from queue_workflows.errors import ConfigurationError, LockUnusable
 from queue_workflows.host.locks.flock import lock_directory
 from queue_workflows.host.locks.lock import Absent, Free, HostLock, lock_file_name, probe
-from queue_workflows.host.locks.owner_note import told
+from queue_workflows.host.locks.lock_share import LockShare
 from queue_workflows.repositories.claims.by_host_lock import lock_of
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 
@@ -43,8 +43,6 @@ HELD_S: Final = 30.0
 # How long the jobs behind it wait: the worker that frees the lock or finds it free lets one out at a time.
 BEHIND_S: Final = 86_400.0
 LOOK_EVERY_S: Final = 1.0
-# What `lock_for` writes into the file.
-_NODE_JOB: Final = re.compile(r"node:([0-9]+), attempt ([0-9]+)")
 
 
 class KeptLocks:
@@ -62,20 +60,17 @@ class KeptLocks:
 
     def take(self, jobs: Iterable[J]) -> list[J]:
         """Try the lock of each job; the jobs that cannot have theirs now."""
-        return [job for job in jobs if job.host_lock is not None and not self._has(job, job.host_lock)]
+        return [job for job in jobs if job.host_lock is not None and not self.take_one(job, job.host_lock)]
 
     def has_of(self, fences: Iterable[Fence]) -> bool:
         """Whether one of these attempts holds a lock."""
         return bool(self.held) and any(fence in self.held for fence in fences)
 
     def free(self, fences: Iterable[Fence]) -> list[str]:
-        """Free what these attempts hold, which are over; the names."""
+        """Let go of what these attempts hold, which are over; the names of what is free by that."""
         with self._lock:
             let_go = [lock for fence in fences for lock in self.held.pop(fence, ())]
-            freed = [lock for lock in dict.fromkeys(let_go) if not self._is_held(lock)]
-            for lock in freed:
-                lock.release()
-        return [lock.name for lock in freed]
+            return [lock.name for lock in let_go if _freed(lock)]
 
     @property
     def missed(self) -> bool:
@@ -106,25 +101,28 @@ class KeptLocks:
 
     def lock_for(self, job: ClaimedJob, name: str) -> HostLock:
         """The lock that a job is about to try, with a note that names the job."""
-        note = f"{job.family}:{job.id}, attempt {job.attempt}"
+        note = _note(job.family, job.fence)
         return HostLock(name, directory=self._place(), deadline_s=job.timeout_s, note=note)
 
     def take_one(self, job: ClaimedJob, key: str) -> bool:
         """Try a lock for a job that is at work; whether it has that until its end."""
-        return self._has(job, key)
 
-    def holder(self, key: str) -> tuple[int, int] | None:
-        """The node job and attempt that a lock's holder says it is; that has to be asked of the database."""
-        claim = told(self._place() / lock_file_name(lock_of(key)))
-        named = _NODE_JOB.fullmatch(claim.note or "") if claim is not None else None
-        return None if named is None else (int(named[1]), int(named[2]))
+        def alone() -> HostLock | None:
+            lock = self.lock_for(job, lock_of(key))
+            return lock if lock.try_acquire() else None
 
-    def share(self, fence: Fence, key: str, holder: Fence) -> None:
-        """An attempt has a lock as well that another one has, if that is one of this process."""
-        with self._lock:
-            shared = [lock for lock in self.held.get(holder, ()) if lock.name == lock_of(key)]
-            if shared:
-                self.held.setdefault(fence, []).extend(shared)
+        return self._has(job, key, alone)
+
+    def share(self, job: ClaimedJob, key: str, beside: Iterable[Fence]) -> bool:
+        """Have a lock together with these attempts of its family, until its end; False if others have it."""
+        notes = {_note(job.family, fence) for fence in beside}
+
+        def shared() -> LockShare | None:
+            note = _note(job.family, job.fence)
+            share = LockShare(lock_of(key), directory=self._place(), deadline_s=job.timeout_s, note=note)
+            return share if share.try_share(notes) else None
+
+        return self._has(job, key, shared)
 
     def keep(self, fence: Fence, lock: HostLock) -> None:
         """An attempt has it, until it lets go of it or is over."""
@@ -140,8 +138,7 @@ class KeptLocks:
             held.remove(lock)
             if not held:
                 del self.held[fence]
-            if not self._is_held(lock):
-                lock.release()
+            lock.release()
         return True
 
     def follow(self) -> None:
@@ -157,27 +154,38 @@ class KeptLocks:
                     _log.error("%s was taken away: nobody sees that its lock is held", lock.path)
             self._unseen = {lock for lock in lost if not lock.is_seen}
 
-    def _is_held(self, lock: HostLock) -> bool:
-        return any(lock in locks for locks in self.held.values())
-
-    def _has(self, job: ClaimedJob, key: str) -> bool:
+    def _has(self, job: ClaimedJob, key: str, taken: Callable[[], HostLock | None]) -> bool:
+        """Whether the lock, or a share of it, could be `taken`; it is kept until the job's end."""
+        lock = None
         try:
-            lock = self.lock_for(job, lock_of(key))
-            is_had = lock.try_acquire()
+            lock = taken()
         except (ConfigurationError, LockUnusable, OSError) as exc:
             if is_exhausted(exc):
                 # No lock is at fault, and this process is not for much longer.
                 raise OSError(errno.EMFILE, str(exc)) from exc
             _log.error("job %d waits: %s", job.id, exc)
-            is_had = False
-        if is_had:
+        if lock is not None:
             self.keep(job.fence, lock)
         else:
             with self._lock:
                 self._missed.add(key)
-        return is_had
+        return lock is not None
 
     def _place(self) -> Path:
         if self._directory is None:
             self._directory = lock_directory(self._chosen)
         return self._directory
+
+
+def _freed(lock: HostLock) -> bool:
+    """Let go of it; whether the next job can have it now, as nobody else has it too."""
+    is_last = True
+    with suppress(OSError):
+        is_last = lock.is_last
+    lock.release()
+    return is_last
+
+
+def _note(family: str, fence: Fence) -> str:
+    """What an attempt of a job writes into the file of a lock; one of another database is another's."""
+    return f"{family}:{fence.job_id}, attempt {fence.attempt}, worker {fence.claimed_by.rpartition(':')[2]}"

@@ -131,7 +131,7 @@ class HookAttempt:
         command = self._command(config, values, directory, beginning, beneath=run)
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
-        keep_earlier_files(places, hook.name, self._job.attempt, beneath=run)
+        self._keep_earlier_files(run)
         self._is_unread = True
         with told_to_the_next(places.began, beneath=run) as self._began_ns[self._job.attempt]:
             ended = run_hook(
@@ -318,6 +318,19 @@ class HookAttempt:
             sweep_what_was_left(
                 *(left.began, left.directory), beneath=left.beneath, grace_s=self._terms.grace_s
             )
+
+    def _keep_earlier_files(self, run: OpenDirectory) -> None:
+        """Keep what the last attempt left; it takes none of the hook's own time, and ends with a stop."""
+        ctx, began, takes_s = self._ctx, time.monotonic(), self._ctx.takes_s
+
+        def look() -> None:
+            if self._stop.reason == SEALED:
+                raise Skip(NOTHING_LEFT)
+            ctx.raise_if_cancelled()
+            if takes_s:
+                ctx.takes_s = takes_s + time.monotonic() - began
+
+        keep_earlier_files(self._places, self._hook.name, self._job.attempt, beneath=run, look=look)
 
     def _keep_what_was_left(self) -> None:
         """Keep what earlier attempts printed, if their worker died before it was stored."""

@@ -4,12 +4,15 @@
 
 A later attempt works where the earlier one did, as other hooks look there, and a download is gone on with.
 The directory belongs to all hooks of the plugin, so all of it is copied; nobody knows which file is of which.
+What cannot be read is left out, and a line of the worker's log names it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,14 +22,23 @@ from queue_workflows.host.directories.below import DIRECTORY, OpenDirectory, dir
 from queue_workflows.host.directories.copies import copy_tree
 from queue_workflows.host.directories.data import empty, make_usable
 
+_log = logging.getLogger(__name__)
+
 ATTEMPTS: Final = ".attempts"
 _STDOUT: Final = ".stdout.jsonl"
 
 
-def keep_earlier_files(places: HookPlaces, hook: str, attempt: int, *, beneath: OpenDirectory) -> None:
+def keep_earlier_files(
+    places: HookPlaces,
+    hook: str,
+    attempt: int,
+    *,
+    beneath: OpenDirectory,
+    look: Callable[[], None] = lambda: None,
+) -> None:
     """Keep what the last attempt before this one left, once; `HookError` where there is no room for it.
 
-    An attempt that never began has left nothing.
+    An attempt that never began has left nothing. `look` is called again and again, and may break it off.
     """
     if attempt == 1:
         return
@@ -38,7 +50,7 @@ def keep_earlier_files(places: HookPlaces, hook: str, attempt: int, *, beneath: 
                 return
             make_usable(kept, beneath=beneath)
             with directory_beneath(kept, beneath=beneath) as into:
-                _keep(source, into, f"{hook}.{ran[-1]}", draft=f".{hook}.{attempt}")
+                _keep(source, into, f"{hook}.{ran[-1]}", draft=f".{hook}.{attempt}", look=look)
     except OSError as wrong:
         raise HookError(
             f"what an earlier attempt left cannot be kept in {kept}: {wrong.strerror}",
@@ -57,7 +69,7 @@ def attempts_that_ran(places: HookPlaces, hook: str, attempt: int, *, beneath: O
     return sorted(number for number in found if number < attempt)
 
 
-def _keep(source: int, into: int, name: str, *, draft: str) -> None:
+def _keep(source: int, into: int, name: str, *, draft: str, look: Callable[[], None]) -> None:
     """A copy gets its name when it is whole; what a killed worker left of one is made anew."""
     if name in os.listdir(into):
         return
@@ -66,9 +78,10 @@ def _keep(source: int, into: int, name: str, *, draft: str) -> None:
     os.mkdir(draft, 0o700, dir_fd=into)
     made = os.open(draft, DIRECTORY, dir_fd=into)
     try:
-        copy_tree(source, made)
+        for left_out in copy_tree(source, made, look=look):
+            _log.warning("of what an earlier attempt left, %s is without %s", name, left_out)
         os.rename(draft, name, src_dir_fd=into, dst_dir_fd=into)
-    except OSError:
+    except BaseException:
         _remove(into, draft)
         raise
     finally:

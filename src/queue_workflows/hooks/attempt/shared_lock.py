@@ -1,10 +1,11 @@
 """The host lock of a hook in a run that has a listener with the same lock.
 
 A listener holds its lock until the seal, which waits for the foreground: what needs that lock in the
-foreground of the same run would wait for ever. So a hook of such a run shares the lock with a listener of
-the run that has it; only while none has, it takes the lock itself, or waits for it as any other. Of those
-that share it one runs at a time, by a lock of their own. The lock's file says which job has it, and the
-database whether that is a listener of this run: a file that says something else makes a hook wait.
+foreground of the same run would wait for ever. So the hooks of such a run have the lock together, whichever
+process of the host they run in, and what is not of the run waits for the last of them. With the lock of a
+listener that is there for a whole tree it is the hooks of all its runs. Of those in the
+foreground one runs at a time, by a lock of their own. The locks' files say which attempts have it, and the
+database whether those are at work for this run: a file that says something else makes a hook wait.
 """
 
 from __future__ import annotations
@@ -27,11 +28,9 @@ def share_or_take(
     locks: KeptLocks,
     ask: Callable[[Callable[[psycopg.Connection[Any]], Any]], Any],
 ) -> None:
-    """Have the lock until the job's end, or share that of a listener of its run; else `PutAside`."""
+    """Have the lock until the job's end, alone or beside hooks of its run; else `PutAside`."""
     if locks.take_one(job, key):
         return
-    held_by = locks.holder(key)
-    listener = held_by and ask(lambda conn: HookJobRepository(conn).listener(job.run_id, *held_by))
-    if not listener:
+    sharers = ask(lambda conn: HookJobRepository(conn).sharers(job.run_id, key))
+    if not locks.share(job, key, sharers):
         raise PutAside(HOST_LOCK, key, HELD_S)
-    locks.share(job.fence, key, listener)

@@ -23,6 +23,8 @@ may share the lock with that job, if the database says so. The file was changed 
 `release` leaves the file, for the next job; the end of a `with` removes it, and so may a janitor, while it
 holds the lock. What waited for the removed file finds out, and opens the one that is there.
 
+Processes that have agreed on it may have a lock together: `lock_share`. All others wait for each of them.
+
 A lock belongs to its object, and stays held when nobody refers to that any more: it ends by `release`, by the
 end of its `with`, or with the process. A process that was forked holds none of its parent's.
 """
@@ -63,6 +65,7 @@ from queue_workflows.host.locks.owner_note import (
     told,
     write_claim,
 )
+from queue_workflows.host.locks.share_files import held_shares
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +157,7 @@ class HostLock:
         if self._fd is not None:
             raise RuntimeError(f"the lock {self.name!r} is held by this object already")
         fd = self._try()
-        if fd is not None and held_in_a_former(self.path.parent, self.path.name) is not None:
+        if fd is not None and self._is_held_elsewhere():
             unlock(fd)
             fd = None
         if fd is None:
@@ -165,6 +168,12 @@ class HostLock:
         self._fd = fd
         _held.add(self)
         return True
+
+    def _is_held_elsewhere(self) -> bool:
+        """Whether somebody has it of whom the file at the path says nothing."""
+        if held_in_a_former(self.path.parent, self.path.name) is not None:
+            return True
+        return any(held_shares(self.path, tidies=True))
 
     def _try(self) -> int | None:
         """The descriptor of the lock, with the claim in it, of the file that is at the path after that."""
@@ -270,14 +279,20 @@ class HostLock:
         with suppress(OSError):  # its directory is another account's: a janitor of that removes the file
             self.unlink_and_release()
 
+    @property
+    def is_last(self) -> bool:
+        """Whether nobody has a share in it, so that it is free when this object lets go of it."""
+        return not any(held_shares(self.path))
+
     def holder(self) -> Claim | None:
         """The claim of the lock's holder, for a message; that of its last holder where none has it."""
-        return told(self.path)
+        return told(next(held_shares(self.path), self.path))
 
     def holding(self) -> str:
         """What holds the lock and since when, in words for one that waits for it."""
         try:
-            taken_at = datetime.fromtimestamp(self.path.stat().st_mtime).astimezone()
+            seen = next(held_shares(self.path), self.path)
+            taken_at = datetime.fromtimestamp(seen.stat().st_mtime).astimezone()
         except OSError:
             return f"{self._holder()} holds"
         return f"{self._holder()} holds since {taken_at:%Y-%m-%d %H:%M:%S%z}"
@@ -350,13 +365,16 @@ def probe(directory: Path, file: str, *, now: Callable[[], float] = time.time) -
             return _held_by_another(path, now)
     except FileNotFoundError as exc:
         return (
-            Absent()
+            _held_by_share(path, now) or Absent()
             if directory.is_dir()
             else Unusable(f"{directory}: {exc.strerror}: it was removed, or is not mounted")
         )
     except OSError as exc:
         return Unusable(f"{path}: {exc.strerror or exc}")
     try:
+        if (held := _held_by_share(path, now)) is not None:
+            unlock(fd)
+            return held
         flaw = _flaw(os.fstat(fd))
         claim = None if flaw else read_claim(fd)
     except (OSError, ValueError) as exc:
@@ -367,7 +385,14 @@ def probe(directory: Path, file: str, *, now: Callable[[], float] = time.time) -
     return Free(path, claim, fd)
 
 
-def _held_by_another(path: Path, now: Callable[[], float]) -> Probe:
+def _held_by_share(path: Path, now: Callable[[], float]) -> Held | None:
+    for share in held_shares(path):
+        with suppress(FileNotFoundError):
+            return _held_by_another(share, now)
+    return None
+
+
+def _held_by_another(path: Path, now: Callable[[], float]) -> Held:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         age_s = max(0.0, now() - os.fstat(fd).st_mtime)

@@ -206,13 +206,28 @@ WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
 """
-# A job that runs and ends at the seal: in this attempt, of this run or of the one that has set up its tree.
-LISTENER: Final = """
-SELECT id, attempt, claimed_by FROM workflow_node_jobs
-WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer
-    AND (run_id = %(run_id)s::uuid
-        OR run_id = (SELECT set_up_by FROM workflow_runs WHERE id = %(run_id)s::uuid LIMIT 1))
-    AND status = 'running' AND background AND inputs ->> 'at_seal' = 'kill'
+# setup: the run that has set up this one's tree, if one of its hooks has this lock too. runs: this run, or all
+# that are open in that tree. The attempts at work of their hooks that have the lock together.
+SHARERS: Final = """
+WITH setup AS (
+    SELECT set_up_by AS id FROM workflow_runs
+    WHERE id = %(run_id)s::uuid AND EXISTS (
+        SELECT FROM workflow_node_jobs AS job
+        WHERE job.run_id = workflow_runs.set_up_by AND job.inputs ->> 'shared_lock' = %(lock)s::text
+        LIMIT 1
+    )
+), runs AS MATERIALIZED (
+    SELECT %(run_id)s::uuid AS id
+    UNION
+    SELECT run.id FROM setup CROSS JOIN LATERAL (
+        SELECT id FROM workflow_runs WHERE set_up_by = setup.id AND finished_at IS NULL OFFSET 0
+    ) AS run
+)
+SELECT job.id, job.attempt, job.claimed_by FROM runs CROSS JOIN LATERAL (
+    SELECT id, attempt, claimed_by, inputs FROM workflow_node_jobs
+    WHERE run_id = runs.id AND status = 'running' OFFSET 0
+) AS job
+WHERE job.inputs ->> 'shared_lock' = %(lock)s::text
 """
 # run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
 # nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
@@ -379,10 +394,9 @@ class HookJobRepository(NodeJobRepository):
         rows = self._sql.rows(NOT_BESIDE, {"id": job_id})
         return rows[0][0] if rows else None
 
-    def listener(self, run_id: uuid.UUID, job_id: int, attempt: int) -> Fence | None:
-        """A job that runs for the time of its run's steps, if it is one of this run in this attempt."""
-        rows = self._sql.rows(LISTENER, {"id": job_id, "attempt": attempt, "run_id": run_id})
-        return Fence(*rows[0]) if rows else None
+    def sharers(self, run_id: uuid.UUID, lock: str) -> list[Fence]:
+        """The hooks of a run that are at work and share this lock with each other."""
+        return [Fence(*row) for row in self._sql.rows(SHARERS, {"run_id": run_id, "lock": lock})]
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks of a sealed run."""

@@ -18,7 +18,7 @@ RUN = uuid.uuid4()
 
 
 def places(tmp_path: Path, attempt: int, *, began: bool = True) -> HookPlaces:
-    """Those of an attempt, which has printed something if it began."""
+    """The places of an attempt, which has printed something if it began."""
     made = places_of(tmp_path, RUN, HOOK, attempt)
     os.close(made.hold().descriptor)
     if began:
