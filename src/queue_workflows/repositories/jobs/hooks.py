@@ -206,8 +206,8 @@ WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
 """
-# setup: the run that has set up this one's tree, if one of its hooks has this lock too. runs: this run, or all
-# that are open in that tree. The attempts at work of their hooks that have the lock together.
+# setup: the run that has set up this one's tree, if one of its hooks has this lock too. runs: this run, or
+# all that are open in that tree. Then the attempts at work of their hooks that have the lock together.
 SHARERS: Final = """
 WITH setup AS (
     SELECT set_up_by AS id FROM workflow_runs
