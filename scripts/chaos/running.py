@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +32,8 @@ _AGAIN_S: Final = 0.05
 _STOPS_WITHIN_S: Final = 20.0
 _ENDS_WITHIN_S: Final = 8.0
 _LOOK_S: Final = 0.04
-# How many looks one that comes late is reckoned as, and how many times its bound a history may take at most.
-_LATE: Final = 2
-_LONGEST: Final = 6
+# What may want each processor at once before all that is waited for takes longer.
+_AT_ONCE: Final = 3
 
 
 @dataclass
@@ -211,13 +209,14 @@ class Running:
 
     def _drain(self) -> None:
         began = time.monotonic()
-        for _ in _turns(self.seen.bound_s):
+        while time.monotonic() < began + self.seen.bound_s * _crowding():
             self._revive()
             with suppress(psycopg.OperationalError):
                 row = self.admin().execute(OPEN).fetchone()
                 if row is not None and row[0] == 0:
                     self.seen.drained_s = time.monotonic() - began
                     return
+            time.sleep(_LOOK_S)
         for kind, query in LEFT.items():
             self.seen.undrained += [
                 f"{kind} {' '.join(map(str, row.values()))}" for row in rows_of(self.admin(), query)
@@ -226,7 +225,7 @@ class Running:
     def _stop(self) -> None:
         for role in self.roles.values():
             self.signal(role, signal.SIGTERM)
-        until = time.monotonic() + _STOPS_WITHIN_S
+        until = time.monotonic() + _STOPS_WITHIN_S * _crowding()
         for role in self.roles.values():
             while role.pid and (status := self.launcher.status(role.pid)) is None:
                 if time.monotonic() > until:
@@ -238,7 +237,7 @@ class Running:
                 time.sleep(0.01)
             if role.pid:
                 self.seen.ends.append((role.name, " ".join(role.command[:3]), status or 0))
-        until = time.monotonic() + _ENDS_WITHIN_S
+        until = time.monotonic() + _ENDS_WITHIN_S * _crowding()
         while (left := children_of(self.launcher.pid)) and time.monotonic() < until:
             time.sleep(0.02)
         self.seen.left_processes = [f"{pid} {_state_of(pid)}" for pid in left]
@@ -262,18 +261,9 @@ class Running:
         self.server.drop(self.dsn)
 
 
-def _turns(seconds: float) -> Iterator[None]:
-    """Looks for so long, and longer where the machine lets this process wait for each of its turns.
-
-    What it does to the roles it does to us: of a look that comes late only a part is reckoned.
-    """
-    began = last = time.monotonic()
-    spent = 0.0
-    while spent < seconds and last < began + _LONGEST * seconds:
-        yield
-        time.sleep(_LOOK_S)
-        now = time.monotonic()
-        spent, last = spent + min(now - last, _LATE * _LOOK_S), now
+def _crowding() -> float:
+    """How many times as many as we are meant for want this machine's processors, at least 1."""
+    return max(1.0, os.getloadavg()[0] / (_AT_ONCE * (os.cpu_count() or 1)))
 
 
 def _state_of(pid: int) -> str:

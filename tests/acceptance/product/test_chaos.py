@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,18 +217,14 @@ def test_a_daemon_begun_while_the_environment_was_emptied_is_excused(begin: int)
     assert len(judge(made, seen)) == (0 if begin == 500 else 1)
 
 
-@pytest.mark.parametrize("late", [1, 1.5, 4])
-def test_the_bound_is_in_turns_that_the_machine_gives(late: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a look that comes late no more than two are reckoned, so that a busy machine makes nothing late."""
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds * late
-
-    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    looks = sum(1 for _ in running._turns(10.0))
-    assert looks == pytest.approx(10.0 / running._LOOK_S / min(late, 2), abs=1)
+def test_the_bound_is_longer_on_a_crowded_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By as much as more want its processors than histories at once do; never shorter."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    found = []
+    for waiting in (0.5, 6.0, 48.0):
+        monkeypatch.setattr("os.getloadavg", lambda waiting=waiting: (waiting, 1.0, 1.0))
+        found.append(running._crowding())
+    assert found == [1.0, 1.0, 8.0]
 
 
 def test_a_failing_history_becomes_small() -> None:
