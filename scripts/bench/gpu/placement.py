@@ -127,7 +127,7 @@ def flat(bench: Bench) -> Sequence[Figure]:
 
 
 def _arrivals(count: int, rate: float, *, seed: int) -> list[Arrival]:
-    """The same in each round; each model at least once."""
+    """The models of the jobs, equal in each round; each model at least once."""
     rng = random.Random(seed)
     models = [*range(len(LOADS)), *rng.choices(range(len(LOADS)), POPULARITY, k=count - len(LOADS))]
     rng.shuffle(models)

@@ -74,7 +74,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def as_json(figures: Sequence[Figure], **around: object) -> str:
-    """The same for programs."""
+    """The figures for programs, as JSON."""
     return json.dumps({**around, "figures": [asdict(one) | {"met": one.met} for one in figures]}, indent=2)
 
 

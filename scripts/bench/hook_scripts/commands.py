@@ -31,7 +31,7 @@ _PATIENCE_S: Final = 300.0
 
 
 def process(bench: Bench) -> Sequence[Figure]:
-    """The same script by `run_hook` and by `posix_spawn` and wait, in blocks that take turns."""
+    """One script by `run_hook` and by `posix_spawn` and wait, in blocks that take turns."""
     figures = []
     with _place() as place, Spawner() as spawner:
         for name, text in SCRIPTS.items():

@@ -129,7 +129,7 @@ def _run_all(
 
 
 def _theirs(_bench: Bench, installed: Path, urls: Sequence[str], kept: Path) -> tuple[float, list[Path]]:
-    """The same pages by the suite's own runner, a process for each, as many at a time."""
+    """The pages by the suite's own runner, a process for each, as many at a time."""
     places = [kept / str(number) for number in range(len(urls))]
     lib = kept / "lib"
     (lib / "npm").mkdir(parents=True)

@@ -64,7 +64,7 @@ def fan_out(bench: Bench) -> Sequence[Figure]:
 
 
 def for_each(bench: Bench) -> Sequence[Figure]:
-    """The same with a list."""
+    """One node above a list, and one below it."""
     width = bench.much(10_000, 30)
     nodes = [
         _node("first"),

@@ -133,7 +133,7 @@ def _drained(dsn: str, connection: psycopg.Connection[Any], jobs: int) -> float:
 
 
 def _refill(connection: psycopg.Connection[Any], jobs: int, queue: str = "fetch") -> None:
-    """The same table for each round: no past, and such a queue."""
+    """A table for each round, the same each time: no past, and such a queue."""
     connection.execute("TRUNCATE ingest_jobs")
     fill(connection, jobs, queue)
     settle(connection)

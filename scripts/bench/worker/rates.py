@@ -84,7 +84,7 @@ def one_worker(bench: Bench) -> Sequence[Figure]:
 
 
 def flat(bench: Bench) -> Sequence[Figure]:
-    """The same worker on a queue of 1,000, on one of a million, and after a million."""
+    """One worker on a queue of 1,000, on one of a million, and after a million."""
     many, jobs, rounds = bench.much(1_000_000, 20_000), bench.much(900, 300), bench.much(15, 3)
     with bench.database() as short, bench.database() as long, bench.database() as after:
         bench.say(f"filling two tables with {many:,} rows")

@@ -37,3 +37,10 @@ def test_words() -> None:
     """Pages, comments, docstrings, help texts and messages alike."""
     found = {str(file.relative_to(ROOT)): flaws(file) for file in [*SOURCES, *PAGES]}
     assert {file: lines for file, lines in found.items() if lines} == {}
+
+
+def test_docstrings_of_benchmarks_can_be_read_alone() -> None:
+    """They are read as the package's are."""
+    files = sorted((ROOT / "scripts" / "bench").rglob("*.py"))
+    texts = {file.relative_to(ROOT): docstrings(file.read_text(encoding="utf-8")) for file in files}
+    assert [(file, text) for file, found in texts.items() for _, text in found if LEANING.match(text)] == []
