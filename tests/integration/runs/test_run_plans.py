@@ -12,8 +12,10 @@ import pytest
 from support.rows.jobs import CLEAR
 from support.rows.plans import explain
 
+from queue_workflows.repositories.hooks import records
+from queue_workflows.repositories.jobs import hooks
 from queue_workflows.repositories.reports import explain_run
-from queue_workflows.repositories.runs import operator_verbs
+from queue_workflows.repositories.runs import operator_verbs, tree
 
 SPEC = json.dumps({"name": "film", "nodes": [{"id": "draw", "module": "m"}]})
 FILL = (
@@ -42,12 +44,18 @@ FILL = (
     SELECT id, 1, 0, 'cancel' FROM workflow_runs LIMIT 5000
     """,
     """
+    INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type)
+    SELECT run_id, id, nth, 'p', 'h', line_no, 'Result'
+    FROM workflow_node_jobs, generate_series(1, 3) AS nth, generate_series(0, 1) AS line_no
+    WHERE status = 'completed'
+    """,
+    """
     UPDATE workflow_runs SET parent_run_id = (SELECT id FROM workflow_runs WHERE status = 'running' LIMIT 1),
         parent_node_job_id = 7
     WHERE id IN (SELECT id FROM workflow_runs WHERE status = 'completed' LIMIT 3000)
     """,
 )
-TABLES = ("workflow_runs", "workflow_nodes", "workflow_node_jobs", "workflow_dispatch_events")
+TABLES = ("workflow_runs", "workflow_nodes", "workflow_node_jobs", "workflow_dispatch_events", "hook_records")
 BY_WHOM: dict[str, Any] = {"actor": "ann", "why": None, "details": "{}"}
 # By name, with what each is asked besides the run.
 STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -69,6 +77,15 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "reopened": (operator_verbs.REOPENED, {"payload": "{}"}),
+    "goes on": (tree.GOES_ON, {}),
+    "a listener": (hooks.LISTENER, {"id": 7, "attempt": 1}),
+    "the mark of its directory": (hooks.DIRECTORY_MARK, {}),
+    "mark its directory": (
+        hooks.MARK_DIRECTORY,
+        {"mark": "m", "job_id": 7, "attempt": 1, "claimed_by": "w"},
+    ),
+    "earlier attempts": (records.EARLIER, {"id": 7, "attempt": 3, "most": 5}),
+    "an attempt": (records.OF_ATTEMPT, {"id": 7, "attempt": 2}),
     "explain": (explain_run.RUN, {"orchestrators": "qwf:%"}),
     "its outbox": (explain_run.OUTBOX, {}),
     "what fails": (explain_run.FAILING, {"most": 5}),
