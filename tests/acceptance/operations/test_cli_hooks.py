@@ -410,3 +410,54 @@ def test_a_hook_that_cannot_be_run_is_told_before_anything_starts(
     assert "on_Page__40_odd.xyz is not executable, and .xyz names no interpreter" in said.stderr
     assert said.stderr.count("\n") == 1
     assert conn.execute("SELECT count(*) FROM workflow_runs").fetchone() == (0,)
+
+
+def started(qwf: Callable[..., Said], conn: psycopg.Connection[Any], *command: object) -> Any:
+    """The row of a run that a command starts."""
+    run_id = json.loads(qwf(*command, "--json").stdout)["run"]
+    row = RunRepository(conn).fetch(uuid.UUID(run_id))
+    assert row is not None
+    return row
+
+
+def test_how_many_runs_of_a_tree_may_be_open_is_said_by_the_command_or_the_document(
+    qwf: Callable[..., Said], conn: psycopg.Connection[Any], plugins: Path, tmp_path: Path
+) -> None:
+    """The command comes before what stands in a document or a directory."""
+    document = tmp_path / "one.yaml"
+    document.write_text("{name: one, max_open_runs: 4, nodes: [{id: a, type: task, module: a}]}")
+    (plugins / "hooks.toml").write_text("max_open_runs = 4")
+    for command in (("hooks", "run", "Page", "--dir", plugins), ("run", "start", document)):
+        assert started(qwf, conn, *command).max_open_runs == 4
+        assert started(qwf, conn, *command, "--max-open-runs", "2").max_open_runs == 2
+
+
+def test_a_run_whose_directory_is_shared_says_so_in_its_jobs(
+    qwf: Callable[..., Said], conn: psycopg.Connection[Any], plugins: Path
+) -> None:
+    """By the option, and the other way round where the directory has it so."""
+    command = ("hooks", "run", "PageEnd", "--dir", plugins)
+
+    def shared(*options: str) -> bool:
+        return "'shared_directory': True" in str(started(qwf, conn, *command, *options).spec)
+
+    assert not shared()
+    assert shared("--shared-directory")
+    (plugins / "hooks.toml").write_text("shared_directory = true")
+    assert shared()
+    assert not shared("--no-shared-directory")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--descendants", "both"), ("--max-open-runs", "0"), ("--max-open-runs", "many")],
+)
+def test_what_a_run_of_hooks_cannot_be_told_is_refused(
+    qwf: Callable[..., Said], conn: psycopg.Connection[Any], plugins: Path, option: str, value: str
+) -> None:
+    """With the option's name, and nothing is started."""
+    refused = qwf("hooks", "run", "Page", "--dir", plugins, option, value, status=2)
+    assert option in refused.stderr
+    if option == "--max-open-runs":
+        assert option in qwf("run", "start", "one.yaml", option, value, status=2).stderr
+    assert conn.execute("SELECT FROM workflow_runs").fetchall() == []

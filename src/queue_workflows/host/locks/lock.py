@@ -170,7 +170,7 @@ class HostLock:
         return True
 
     def _is_held_elsewhere(self) -> bool:
-        """Whether somebody has it of whom the file at the path says nothing."""
+        """Whether it is held in a way that the lock of the file at the path does not tell."""
         if held_in_a_former(self.path.parent, self.path.name) is not None:
             return True
         return any(held_shares(self.path, tidies=True))

@@ -4,8 +4,8 @@
     {lock}+{note}.share     flocked by a process that has a share in it
 
 What takes the lock looks for shares once it has it, and lets go if somebody has one. What takes a share looks
-once it has that who has the lock or another share, and lets go if it may not be beside one of them. Each
-looks after it has taken, so of two that come at once one sees the other at least.
+for the other holders once it has it, and lets go if it may not be beside one of them. Each looks after it has
+taken, so of two that come at once at least one sees the other.
 """
 
 from __future__ import annotations

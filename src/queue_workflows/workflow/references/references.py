@@ -346,7 +346,7 @@ def _asked_anyway(path: Path, sight: _Sight, where: str, host: EveryRef) -> Any:
 
 
 def _run_of(sight: _Sight) -> Any:
-    """The run as it is told to the host app, whose own it is to change."""
+    """A copy of the run for the host app, which may change it."""
     return copy.deepcopy(sight.scope.get("run") or {})
 
 
