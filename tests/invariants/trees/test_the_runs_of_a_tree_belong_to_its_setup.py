@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,14 @@ from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import dispatcher, settle
 from support.servers.statement_proxy import Moment, StatementProxy
 
+from queue_workflows import HookRecordRepository
+from queue_workflows.config import set_workflow_provider
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.engine.explain.run import explain_run
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.engine.runs.verbs import cancel_run, start_run
+from queue_workflows.hooks.output.read import HookLine, HookOutput
+from queue_workflows.hooks.output.store import store_and_process
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
@@ -241,6 +246,46 @@ def test_a_cancel_of_the_tree_reaches_what_a_run_has_left(hosts: Hosts) -> None:
     cancel_run(root, conn=hosts.connection)
     settle(hosts.dispatcher)
     assert hosts.status(page) == "cancelled"
+
+
+def said(**record: Any) -> HookOutput:
+    return HookOutput((HookLine(1, "Run", json.dumps({"type": "Run", "url": "http://a.test/b"} | record)),))
+
+
+def test_a_record_of_a_setup_begins_no_run(hosts: Hosts) -> None:
+    """Nothing below is to begin before it is done; whoever printed it is told."""
+    root = start_run(site(), {"url": "http://a.test/", "max_depth": 1}, conn=hosts.connection).id
+    settle(hosts.dispatcher)
+    hosts.claim("one")
+    store_and_process(hosts.connection, hosts.held[f"{root}/browser"].fence, said(), host_label="one")
+    assert hosts.runs.list(parent_run_id=root) == []
+    (record,) = HookRecordRepository(hosts.connection).list(root, kind="Run")
+    assert "a hook that sets up a tree begins no run" in (record.warning or "")
+
+
+@pytest.mark.parametrize("workflow", [{}, {"workflow": "page"}, {"workflow": "other"}])
+def test_what_is_found_in_a_tree_is_set_up_by_nothing_else(hosts: Hosts, workflow: dict[str, str]) -> None:
+    """Although its document is compiled with a setup, by the provider of the host app."""
+    root = start_run(site(), {"url": "http://a.test/", "max_depth": 1}, conn=hosts.connection).id
+    settle(hosts.dispatcher)
+    hosts.claim("one")
+    hosts.ready(root, "browser")
+    hosts.claim("one")
+    hosts.end(root, "make")
+    first = hosts.first(root)
+    hosts.claim("one")
+    other: Any = site() | {"name": "other"}
+    (begins,) = [node for node in other["nodes"] if "tree" in node]
+    begins |= {"workflow": "other", "tree": PAGE | {"name": "other"}}
+    set_workflow_provider(load_workflow={"page": site(), "other": other}.get)
+    try:
+        fence = hosts.held[f"{first}/save"].fence
+        assert store_and_process(hosts.connection, fence, said(**workflow), host_label="one") == {"Run": 1}
+    finally:
+        set_workflow_provider(load_workflow=None)
+    (page,) = hosts.runs.list(parent_run_id=first)
+    assert (page.set_up_by, page.pinned_host, page.labels["crawl"]) == (root, "one", str(root))
+    assert [node["id"] for node in page.spec["nodes"]] == ["save", "descendants"]
 
 
 def test_a_tree_within_a_run_of_an_application_has_its_own_root(hosts: Hosts) -> None:
