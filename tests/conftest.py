@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from support.suite.order import rank
 from support.suite.time_limits import TimeLimits
+from support.suite.warm_starts import COLD
 
 # A busy machine may leave any example alone for longer than the usual deadline.
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -118,3 +119,9 @@ def locks_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QWF_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
         yield
+
+
+@pytest.fixture
+def cold_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process of `qwf` that the test starts is a new interpreter, as it is for a user."""
+    monkeypatch.setenv(COLD, "1")

@@ -13,6 +13,8 @@ from support.rows.jobs import jobs_of
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
+pytestmark = pytest.mark.usefixtures("cold_starts")
+
 # Where a test speaks of the one job and of what waits behind it.
 SOLO = ("--concurrency", "1")
 

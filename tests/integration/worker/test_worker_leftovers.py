@@ -7,7 +7,7 @@ import signal
 import pytest
 from support.processes.workers import running_worker, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cold_starts")]
 
 LEAVES = ["leaves a thread", "leaves a thread of its loop"]
 

@@ -12,6 +12,8 @@ from support.processes.workers import TESTS, running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
+pytestmark = pytest.mark.usefixtures("cold_starts")
+
 STOP_AT_START = TESTS / "support" / "stop_at_start"
 
 

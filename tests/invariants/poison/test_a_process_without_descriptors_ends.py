@@ -11,6 +11,8 @@ from support.processes.supervised import Supervised
 from support.processes.workers import patiently
 from support.stages.floor import Floor
 
+pytestmark = pytest.mark.usefixtures("cold_starts")
+
 # What else opens and closes descriptors would give some back to a worker that a job has left none.
 APP = {"QWF_APP": "support.tasks.spoiling_tasks", "QWF_MAX_CRASHES": "1", "QWF_LISTEN": "off"}
 

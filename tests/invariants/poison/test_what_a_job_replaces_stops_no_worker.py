@@ -10,6 +10,8 @@ import pytest
 from support.processes.workers import running_worker, until
 from support.stages.floor import Floor
 
+pytestmark = pytest.mark.usefixtures("cold_starts")
+
 APP = {"QWF_APP": "support.tasks.spoiling_tasks", "QWF_POLL_S": "0.2"}
 REPLACED: list[dict[str, Any]] = [
     {"names": ["time.monotonic"], "by": "still"},

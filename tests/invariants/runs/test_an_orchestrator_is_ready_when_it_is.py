@@ -18,6 +18,8 @@ from support.rows.runs import start
 from queue_workflows import db
 from queue_workflows.repositories import RunRepository
 
+pytestmark = pytest.mark.usefixtures("cold_starts")
+
 ONE = {"nodes": [{"id": "nap", "type": "wait", "seconds": 0}]}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from support.processes.workers import SHORT_LEASE, until, worker_environment
 from support.reference.random_workflows import random_workflow
 from support.reference.replay import Replay, recorded
 from support.rows.jobs import CLEAR_WITH_WORKERS
+from support.suite import warm_starts
 
 from queue_workflows import cancel_run, start_run, submit_input
 from queue_workflows.errors import RunRefused
@@ -41,17 +41,14 @@ class Crew:
 
     def __init__(self, dsn: str) -> None:
         self.environment = worker_environment(dsn, SETTINGS)
-        self.processes: dict[int, tuple[tuple[str, ...], subprocess.Popen[bytes]]] = {}
+        self.processes: dict[int, tuple[tuple[str, ...], subprocess.Popen[str]]] = {}
         self.killed = 0
         for slot, command in enumerate((WORKER, WORKER, ORCHESTRATOR, ORCHESTRATOR)):
             self.start(slot, command)
 
     def start(self, slot: int, command: tuple[str, ...]) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "queue_workflows", *command],
-            env=self.environment,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+        process = warm_starts.start(
+            [*warm_starts.MODULE, *command], self.environment, stderr=subprocess.DEVNULL
         )
         self.processes[slot] = command, process
 

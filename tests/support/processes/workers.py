@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from support.suite import warm_starts
+
 T = TypeVar("T")
 TESTS = Path(__file__).parents[2]
 # A grace that no slow machine outlasts; everything else is as shipped.
@@ -56,13 +58,7 @@ def worker_command(*options: str) -> list[str]:
 @contextmanager
 def _running(command: list[str], dsn: str, settings: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A role that nothing of outlives the `with`."""
-    process = subprocess.Popen(
-        command,
-        env=worker_environment(dsn, settings),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = warm_starts.start(command, worker_environment(dsn, settings), stderr=subprocess.PIPE)
     try:
         yield process
     finally:

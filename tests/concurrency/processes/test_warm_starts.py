@@ -1,0 +1,85 @@
+"""Processes of `qwf` that the tests fork are what a new interpreter would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.programs import linux_only
+from support.suite import warm_starts
+
+pytestmark = linux_only
+
+# Says what it is, and that there is nothing to be wired: status 78.
+WIRING = """
+import json, os, sys
+print(json.dumps({
+    "ours": [os.getpid(), os.getppid(), os.getsid(0)],
+    "words": [sys.argv[1:], sys.orig_argv[1:]],
+    "environment": sorted(os.environ.items()),
+    "place": [os.getcwd(), sys.path],
+    "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:3],
+    "threads": len(os.listdir("/proc/self/task")),
+    "signals": [line for line in open("/proc/self/status") if line[:6] in ("SigBlk", "SigIgn", "SigCgt")],
+}))
+print(sys.modules.get("queue_workflows.roles.scheduler.process") is not None, file=sys.stderr)
+sys.exit("not wired")
+"""
+
+
+def said(directory: Path, **changes: str) -> tuple[dict[str, Any], bool, int]:
+    """What a process said of itself, whether it had imported more than it had to, and its status."""
+    (directory / "wiring.py").write_text(WIRING)
+    process = warm_starts.start(
+        [*warm_starts.MODULE, "--app", "wiring", "job", "list"],
+        {**os.environ, "WORD": "two words", **changes},
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = process.communicate(timeout=150)
+    told = json.loads(out.splitlines()[0])
+    assert told["ours"] == [process.pid, os.getpid(), process.pid]
+    return {**told, "ours": None}, err.splitlines()[0] == "True", process.returncode
+
+
+def test_a_forked_process_is_as_a_new_interpreter_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is our child, leads a session, and has the words, environment, place and signals of the other."""
+    warm = said(tmp_path)
+    monkeypatch.setenv(warm_starts.COLD, "1")
+    cold = said(tmp_path, **{warm_starts.COLD: ""})
+    monkeypatch.delenv(warm_starts.COLD)
+    cold[0]["environment"].remove([warm_starts.COLD, ""])
+    assert (warm[1], cold[1]) == (True, False)
+    assert [name for name in warm[0] if warm[0][name] != cold[0][name]] == []
+    assert (warm[2], cold[2]) == (78, 78)
+
+
+def test_what_an_interpreter_looks_at_as_it_starts_takes_a_new_one(tmp_path: Path) -> None:
+    """A module that is to come first, a time zone, or another allocator."""
+    assert not said(tmp_path, PYTHONPATH=str(tmp_path))[1]
+    assert not said(tmp_path, TZ="Asia/Tokyo")[1]
+    assert said(tmp_path)[1]
+
+
+def test_a_signal_ends_it_as_it_ends_any_child(tmp_path: Path) -> None:
+    """Its status is the test's to wait for."""
+    (tmp_path / "wiring.py").write_text("import time\nprint(1, flush=True)\ntime.sleep(1000)\n")
+    command = [*warm_starts.MODULE, "--app", "wiring", "job", "list"]
+    with warm_starts.start(command, os.environ, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        process.kill()
+        assert process.wait(150) == -9
+
+
+def test_other_commands_are_executed(tmp_path: Path) -> None:
+    """Only `qwf` is forked."""
+    command = [sys.executable, "-c", "import sys; print('queue_workflows' in sys.modules)"]
+    with warm_starts.start(command, os.environ, stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=150)[0] == "False\n"

@@ -1,0 +1,178 @@
+"""Processes of `qwf` that are forked from one which has imported everything.
+
+A new interpreter takes most of a second of the processor to import what the one before it did, which was half
+of what such a test costs.
+
+    test ──arguments, environment, streams──> ready process ──clone──> a process of `qwf`, child of the test
+
+The child has the command line, the environment, the directory and the streams that were asked for, a session
+of its own, and nothing else of the ready process; the imports are done, as with the spares of a supervisor.
+What /proc shows as its command line and its first environment is the ready process's. So tests of how a
+process starts, of what it loads and of what it hands on use the fixture `cold_starts`;
+QWF_TEST_COLD_STARTS=1 does so for a whole run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import platform
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+COLD = "QWF_TEST_COLD_STARTS"
+MODULE = [sys.executable, "-m", "queue_workflows"]
+# What an interpreter or a library looks at once, as it starts.
+_READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OPENSSL_")
+_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+_CLONE_PARENT = 0x8000
+_LONGEST = 1 << 17
+_READY = (
+    *("cli.main", "cli.entry_points", "cli.shared.logs"),
+    *("cli.roles.worker", "cli.roles.orchestrator", "cli.roles.scheduler"),
+    *("roles.worker.process", "roles.worker.single", "roles.worker.concurrent.worker"),
+    *("roles.orchestrator.process", "roles.scheduler.process", "roles.supervisor.standby"),
+)
+
+
+class WarmProcess(subprocess.Popen[str]):
+    """A process of `qwf` that the ready process makes."""
+
+    def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
+        """As Popen's, in the place of its fork and exec."""
+        (_, _, _, _, cwd, env, _, _, _, *ends, _, _, _, _, _, _, _) = rest
+        p2cread, _, _, c2pwrite, _, errwrite = ends
+        streams = [own if end == -1 else end for own, end in enumerate((p2cread, c2pwrite, errwrite))]
+        asked = {"arguments": args, "environment": dict(env), "directory": str(cwd or Path.cwd())}
+        self.pid = _ready_process().start(asked, streams)
+        self._child_created = True
+        self._close_pipe_fds(*ends)
+
+
+def start(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a session of its own.
+
+    It is forked, if it is `qwf` and nothing asks for a new interpreter.
+    """
+    is_warm = list(command[: len(MODULE)]) == MODULE and _can_be_warm(env)
+    made = WarmProcess if is_warm else subprocess.Popen
+    return made(list(command), env=dict(env), text=True, start_new_session=True, **options)
+
+
+def _can_be_warm(env: Mapping[str, str]) -> bool:
+    """Whether a new interpreter would find the surroundings of the ready process."""
+    if _CLONE is None or os.environ.get(COLD):
+        return False
+    return _looked_at(env) == _looked_at(os.environ)
+
+
+def _looked_at(env: Mapping[str, str]) -> dict[str, str]:
+    found = {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+    # The tests' own modules are in no process's way.
+    paths = [path for path in found.get("PYTHONPATH", "").split(os.pathsep) if path and path != _TESTS]
+    return {**found, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+_TESTS = str(Path(__file__).parents[2])
+
+
+class _ReadyProcess:
+    """This end of the ready process, which ends with us."""
+
+    def __init__(self) -> None:
+        self.surroundings = _looked_at(os.environ)
+        self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._own.settimeout(150)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+                start_new_session=True,
+            )
+        self._own.recv(_LONGEST)
+
+    def start(self, asked: Mapping[str, Any], streams: Sequence[int]) -> int:
+        """The pid of a process that is a child of ours."""
+        socket.send_fds(self._own, [json.dumps(asked).encode()], streams)
+        return int(self._own.recv(_LONGEST))
+
+
+_ready: dict[int, _ReadyProcess] = {}
+
+
+def _ready_process() -> _ReadyProcess:
+    """This process's own; a new one where what an interpreter looks at has changed since."""
+    found = _ready.get(os.getpid())
+    if found is None or found.surroundings != _looked_at(os.environ) or found.process.poll() is not None:
+        found = _ready[os.getpid()] = _ReadyProcess()
+    return found
+
+
+def _serve(given: socket.socket) -> None:
+    """Import, and fork as often as is asked; in each child this returns once it is what was asked for."""
+    for module in _READY:
+        __import__(f"queue_workflows.{module}")
+    # What is there by now is shared with all children, for as long as nobody touches it.
+    gc.collect()
+    gc.freeze()
+    given.send(b"ready")
+    while True:
+        message, streams, _, _ = socket.recv_fds(given, _LONGEST, 3)
+        if not message:
+            os._exit(0)
+        pid = _clone()
+        if pid == 0:
+            _become(json.loads(message), streams)
+            return
+        for stream in streams:
+            os.close(stream)
+        given.send(str(pid).encode())
+
+
+def _clone() -> int:
+    """A fork whose child is not ours but our parent's, which can wait for it as for any other."""
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
+    libc.syscall.restype = ctypes.c_long
+    nothing = [ctypes.c_long(0)] * 4
+    python.PyOS_BeforeFork()
+    pid = int(
+        libc.syscall(ctypes.c_long(_CLONE or 0), ctypes.c_long(_CLONE_PARENT | signal.SIGCHLD), *nothing)
+    )
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return pid
+
+
+def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Have what an exec would have given."""
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(len(streams), 256)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["directory"])
+    words = asked["arguments"]
+    sys.orig_argv[:] = words
+    sys.argv[:] = ["-m", *words[len(MODULE) :]]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    # The first was this file's directory, where now that of the command line stands.
+    sys.path[:] = [asked["directory"], *paths, *(path for path in sys.path[1:] if path not in paths)]
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module("queue_workflows", run_name="__main__", alter_sys=True)
