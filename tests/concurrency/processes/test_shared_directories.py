@@ -63,7 +63,7 @@ def test_a_host_with_another_directory_puts_the_hook_on_hold(stage: Stage) -> No
     run_id = stage.start()
     with stage.worker("--host-label", "one", QWF_GRACE_S="1") as first:
         stage.until(lambda: stage.jobs_of("completed") == 1)
-        # It may have begun b, which would wait for longer. What it was at is any host's: a stop counts nothing.
+        # What it was at, which may be b by now, is any host's: a stop counts nothing.
         first.terminate()
         assert first.wait(150) == 0
     away = stage.directory / "away"
