@@ -432,6 +432,20 @@ def test_how_many_runs_of_a_tree_may_be_open_is_said_by_the_command_or_the_docum
         assert started(qwf, conn, *command, "--max-open-runs", "2").max_open_runs == 2
 
 
+def test_whether_a_run_waits_for_those_below_it_is_said_by_the_command(
+    qwf: Callable[..., Said], conn: psycopg.Connection[Any], plugins: Path
+) -> None:
+    """By the option, whatever the directory says: if it has begun any, always, or not at all."""
+
+    def waits(*options: str) -> list[bool]:
+        nodes = started(qwf, conn, "hooks", "run", "Page", "--dir", plugins, *options).spec["nodes"]
+        return [node.get("always", False) for node in nodes if node["id"] == "descendants"]
+
+    assert (waits(), waits("--descendants", "wait"), waits("--descendants", "leave")) == ([False], [True], [])
+    (plugins / "hooks.toml").write_text('descendants = "leave"')
+    assert (waits(), waits("--descendants", "wait")) == ([], [True])
+
+
 def test_a_run_whose_directory_is_shared_says_so_in_its_jobs(
     qwf: Callable[..., Said], conn: psycopg.Connection[Any], plugins: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import urllib.request
 from contextlib import suppress
@@ -120,4 +121,22 @@ def test_what_killed_owners_deployed_is_reaped_and_what_lives_is_left(qwf_new_da
             )
         assert ended.status == "completed"
         assert answered.read_text() == "<h1>blue</h1>"
+        assert host.said(*QWF, "janitor", "--dry-run") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_what_a_killed_shell_had_started_ends_and_frees_its_name(qwf_new_database, tmp_path):
+    """Nothing of the harness is left for a janitor, and the next one has the lock."""
+    harness = (sys.executable, str(EXAMPLE / "harness.py"), "demo-white")
+    with Host(tmp_path, qwf_new_database()) as host:
+        with host.run("sh", "-c", shlex.join(harness) + "; true") as shell:
+            url = shell.line()
+            shell.process.kill()
+            shell.process.wait(150)
+            patiently(lambda: answer(url) is None)
+        with host.run(*harness) as next_one:
+            assert answer(next_one.line()) == "<h1>demo-white</h1>"
+            next_one.process.terminate()
+            assert next_one.status() == 143
         assert host.said(*QWF, "janitor", "--dry-run") == ""
