@@ -7,6 +7,7 @@ import shlex
 import sys
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Self
 from urllib.error import URLError
@@ -65,11 +66,11 @@ class Host:
 
 
 def answer(url: str) -> str | None:
-    """The page of a server; None if nobody answers."""
+    """The page of a server; None if nobody answers, or not to the end."""
     try:
         with urllib.request.urlopen(url, timeout=150) as page:
             return str(page.read().decode())
-    except URLError:
+    except (URLError, ConnectionError, HTTPException):
         return None
 
 
