@@ -21,7 +21,7 @@ import json, os, sys
 print(json.dumps({
     "ours": [os.getpid(), os.getppid(), os.getsid(0)],
     "words": [sys.argv[1:], sys.orig_argv[1:]],
-    "environment": sorted(os.environ.items()),
+    "environment": sorted(map(list, dict(os.environ).items())),
     "place": [os.getcwd(), sys.path],
     "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:3],
     "threads": len(os.listdir("/proc/self/task")),

@@ -115,7 +115,7 @@ _REOPENED: Final = """DO UPDATE SET
 WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled') AND NOT (
     workflow_node_jobs.status IN ('completed', 'skipped') AND workflow_node_jobs.map_index >= 0
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
-)""".replace("{new_values}", _NEW_VALUES)
+)"""
 _WITHOUT_BLAME: Final = "crash_count = 0, suspect = false"
 # The deaths of workers that it shared count in the generation that begins as in the one that is over.
 _KEEPING_BLAME: Final = """errors = COALESCE((
@@ -125,8 +125,12 @@ _KEEPING_BLAME: Final = """errors = COALESCE((
         END ORDER BY nth)
         FROM jsonb_array_elements(workflow_node_jobs.errors) WITH ORDINALITY AS told (one, nth)
     ), '[]')"""
-_OPENED: Final = replace(_BULK, on_conflict=_REOPENED.replace("{blame}", _WITHOUT_BLAME))
-_OPENED_AGAIN: Final = replace(_BULK, on_conflict=_REOPENED.replace("{blame}", _KEEPING_BLAME))
+_OPENED: Final = replace(
+    _BULK, on_conflict=_REOPENED.replace("{blame}", _WITHOUT_BLAME).replace("{new_values}", _NEW_VALUES)
+)
+_OPENED_AGAIN: Final = replace(
+    _BULK, on_conflict=_REOPENED.replace("{blame}", _KEEPING_BLAME).replace("{new_values}", _NEW_VALUES)
+)
 # The same where some have a limit's key. A job that is pinned to a host keeps its place, as nobody else may
 # take it; a row of an earlier time waits from here on.
 # laned: of the jobs that come with one key the first few look whether there is a lane, or enough in front,
@@ -168,9 +172,13 @@ _KEYED_REOPENED: Final = _REOPENED.replace(
     started_at = CASE WHEN excluded.hold_reason IS NULL THEN workflow_node_jobs.started_at
         ELSE statement_timestamp() END,""",
 )
-_KEYED_OPENED: Final = replace(_KEYED_BULK, on_conflict=_KEYED_REOPENED.replace("{blame}", _WITHOUT_BLAME))
+_KEYED_OPENED: Final = replace(
+    _KEYED_BULK,
+    on_conflict=_KEYED_REOPENED.replace("{blame}", _WITHOUT_BLAME).replace("{new_values}", _NEW_VALUES),
+)
 _KEYED_OPENED_AGAIN: Final = replace(
-    _KEYED_BULK, on_conflict=_KEYED_REOPENED.replace("{blame}", _KEEPING_BLAME)
+    _KEYED_BULK,
+    on_conflict=_KEYED_REOPENED.replace("{blame}", _KEEPING_BLAME).replace("{new_values}", _NEW_VALUES),
 )
 FINISHED_BEYOND: Final = """
 SELECT count(*) FROM workflow_node_jobs
