@@ -78,7 +78,7 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "reopened": (operator_verbs.REOPENED, {"payload": "{}"}),
     "goes on": (tree.GOES_ON, {}),
-    "a listener": (hooks.SHARERS, {"id": 7, "attempt": 1}),
+    "those that share a lock": (hooks.SHARERS, {"lock": "l"}),
     "the mark of its directory": (hooks.DIRECTORY_MARK, {}),
     "mark its directory": (
         hooks.MARK_DIRECTORY,
