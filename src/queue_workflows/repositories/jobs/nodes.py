@@ -110,27 +110,13 @@ _NEW_VALUES: Final = ", ".join(
 # A row of an earlier time becomes as new, and what it went through before stays with it. Elements that have a
 # result keep it, as long as they are the same.
 _REOPENED: Final = """DO UPDATE SET
-    generation = workflow_node_jobs.generation + 1, failures = 0, {blame},
+    generation = workflow_node_jobs.generation + 1, failures = 0, crash_count = 0, suspect = false,
     claimed_by = NULL, context_delta = NULL, progress = NULL, cancel_requested_at = NULL, {new_values}
 WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled') AND NOT (
     workflow_node_jobs.status IN ('completed', 'skipped') AND workflow_node_jobs.map_index >= 0
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
-)"""
-_WITHOUT_BLAME: Final = "crash_count = 0, suspect = false"
-# The deaths of workers that it shared count in the generation that begins as in the one that is over.
-_KEEPING_BLAME: Final = """errors = COALESCE((
-        SELECT jsonb_agg(CASE
-            WHEN one -> 'shared_in' = to_jsonb(workflow_node_jobs.generation)
-            THEN one || jsonb_build_object('shared_in', workflow_node_jobs.generation + 1) ELSE one
-        END ORDER BY nth)
-        FROM jsonb_array_elements(workflow_node_jobs.errors) WITH ORDINALITY AS told (one, nth)
-    ), '[]')"""
-_OPENED: Final = replace(
-    _BULK, on_conflict=_REOPENED.replace("{blame}", _WITHOUT_BLAME).replace("{new_values}", _NEW_VALUES)
-)
-_OPENED_AGAIN: Final = replace(
-    _BULK, on_conflict=_REOPENED.replace("{blame}", _KEEPING_BLAME).replace("{new_values}", _NEW_VALUES)
-)
+)""".replace("{new_values}", _NEW_VALUES)
+_OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
 # The same where some have a limit's key. A job that is pinned to a host keeps its place, as nobody else may
 # take it; a row of an earlier time waits from here on.
 # laned: of the jobs that come with one key the first few look whether there is a lane, or enough in front,
@@ -165,20 +151,38 @@ _KEYED_BULK: Final = with_lanes(
         )
     END AS laned FROM given OFFSET 0) AS given""".replace("{front}", str(FRONT)),
 )
-_KEYED_REOPENED: Final = _REOPENED.replace(
-    "DO UPDATE SET",
-    """DO UPDATE SET
-    hold_reason = excluded.hold_reason, hold_key = excluded.hold_key,
-    started_at = CASE WHEN excluded.hold_reason IS NULL THEN workflow_node_jobs.started_at
-        ELSE statement_timestamp() END,""",
-)
 _KEYED_OPENED: Final = replace(
     _KEYED_BULK,
-    on_conflict=_KEYED_REOPENED.replace("{blame}", _WITHOUT_BLAME).replace("{new_values}", _NEW_VALUES),
+    on_conflict="""DO UPDATE SET
+    hold_reason = excluded.hold_reason, hold_key = excluded.hold_key,
+    started_at = CASE WHEN excluded.hold_reason IS NULL THEN workflow_node_jobs.started_at
+        ELSE statement_timestamp() END,
+    generation = workflow_node_jobs.generation + 1, failures = 0, crash_count = 0, suspect = false,
+    claimed_by = NULL, context_delta = NULL, progress = NULL, cancel_requested_at = NULL, {new_values}
+WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled') AND NOT (
+    workflow_node_jobs.status IN ('completed', 'skipped') AND workflow_node_jobs.map_index >= 0
+    AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
+)""".replace("{new_values}", _NEW_VALUES),
 )
-_KEYED_OPENED_AGAIN: Final = replace(
+# With or without a key, where nobody has retried them: the deaths of workers that they shared count on in the
+# generation that begins.
+_OPENED_AGAIN: Final = replace(
     _KEYED_BULK,
-    on_conflict=_KEYED_REOPENED.replace("{blame}", _KEEPING_BLAME).replace("{new_values}", _NEW_VALUES),
+    on_conflict="""DO UPDATE SET
+    hold_reason = excluded.hold_reason, hold_key = excluded.hold_key,
+    started_at = CASE WHEN excluded.hold_reason IS NULL THEN workflow_node_jobs.started_at
+        ELSE statement_timestamp() END,
+    generation = workflow_node_jobs.generation + 1, failures = 0, errors = COALESCE((
+        SELECT jsonb_agg(CASE
+            WHEN one -> 'shared_in' = to_jsonb(workflow_node_jobs.generation)
+            THEN one || jsonb_build_object('shared_in', workflow_node_jobs.generation + 1) ELSE one
+        END ORDER BY nth)
+        FROM jsonb_array_elements(workflow_node_jobs.errors) WITH ORDINALITY AS told (one, nth)
+    ), '[]'),
+    claimed_by = NULL, context_delta = NULL, progress = NULL, cancel_requested_at = NULL, {new_values}
+WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled')""".replace(
+        "{new_values}", _NEW_VALUES
+    ),
 )
 FINISHED_BEYOND: Final = """
 SELECT count(*) FROM workflow_node_jobs
@@ -302,8 +306,7 @@ class NodeJobRepository(ClaimableRepository["WorkflowNodeJob", ClaimedNodeJob]):
 
     def send_open_again(self, jobs: Iterable[NewNodeJob]) -> None:
         """`send_open` where nobody has retried them: the workers that died of one before still count."""
-        rows = self._columns(jobs)
-        send_many(self._sql, _KEYED_OPENED_AGAIN if _is_keyed(rows) else _OPENED_AGAIN, rows)
+        send_many(self._sql, _OPENED_AGAIN, self._columns(jobs))
 
     def finished_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> int:
         """How many elements of a list have a result from an earlier time, from `start` on."""
