@@ -256,6 +256,7 @@ def test_a_setup_that_cannot_be_is_refused(
     qwf: Callable[..., Said],
     conn: psycopg.Connection[Any],
     site: Path,
+    *,
     asked: list[str],
     status: int,
     said: str,
