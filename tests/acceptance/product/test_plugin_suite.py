@@ -68,7 +68,11 @@ def archived(suite: PluginSuite, site: str) -> dict[str, uuid.UUID]:
     runs = {path: suite.start(site + path, with_files) for path in files}
     runs["/page/7"] = suite.start(f"{site}/page/7", [*PLUGINS, "hanging"])
     runs["/old"] = suite.start(f"{site}/old", ("chrome", "redirects", "headers"))
-    assert sorted(suite.ended(*runs.values())) == ["completed"] * 5 + ["failed"]
+    suite.ended(*runs.values())
+    failed = {path: suite.failures(run) for path, run in runs.items()}
+    hangs = failed["/page/7"].pop("on_Snapshot__40_hangs.sh")
+    assert failed == dict.fromkeys(runs, {})
+    assert "2" in hangs
     return runs
 
 
@@ -111,8 +115,10 @@ def test_every_hook_of_a_page_leaves_what_it_is_for(
     hashed = json.loads(read("hashes/hashes.json"))
     assert "title/title.txt" in {file["path"] for file in hashed["files"]}
     with closing(sqlite3.connect(suite.data / "search.sqlite3")) as index:
-        found = index.execute("SELECT snapshot_id, url, title FROM search_index WHERE content MATCH 'keeper'")
-        assert found.fetchall() == [(str(run), url, "Canal 7")]
+        found = index.execute(
+            "SELECT url, title FROM search_index WHERE content MATCH 'keeper' AND snapshot_id = ?", [str(run)]
+        )
+        assert found.fetchall() == [(url, "Canal 7")]
 
 
 def _read(suite: PluginSuite, run: uuid.UUID, name: str) -> str:
@@ -136,7 +142,8 @@ def test_files_that_are_no_pages_are_kept_as_they_are(
 def test_a_redirect_is_followed(suite: PluginSuite, site: str, archived: dict[str, uuid.UUID]) -> None:
     """From the first address to the last."""
     run = archived["/old"]
-    assert json.loads(_read(suite, run, "headers/headers.json"))["final_url"] == f"{site}/page/1"
+    # Its `final_url` is where the browser is two seconds later, and that is nowhere yet on a busy machine.
+    assert json.loads(_read(suite, run, "headers/headers.json"))["response_url"] == f"{site}/page/1"
     hops = [(line["from_url"], line["to_url"]) for line in suite.lines(run, "redirects/redirects.jsonl")]
     assert (f"{site}/old", f"{site}/page/1") in hops
 

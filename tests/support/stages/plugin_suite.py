@@ -37,6 +37,8 @@ LISTENERS = ("chrome", "consolelog", "responses")
 SETTINGS = {
     # Root runs a browser only without its sandbox.
     "CHROME_SANDBOX": "false" if os.geteuid() == 0 else "true",
+    # A browser that starts beside a whole suite of tests is slow.
+    "TIMEOUT": "300",
     # What a killed worker held is begun again so soon.
     "QWF_LEASE_S": "5",
     "QWF_BACKOFF_JITTER_S": "0",
@@ -178,6 +180,13 @@ class PluginSuite:
         """The status of each hook's job, by its file."""
         rows = self.conn.execute(
             "SELECT node_module, status FROM workflow_node_jobs WHERE run_id = %s AND queue = 'hooks'", [run]
+        )
+        return dict(rows.fetchall())
+
+    def failures(self, run: uuid.UUID) -> dict[str, str]:
+        """Why hooks of the run have failed, by their files."""
+        rows = self.conn.execute(
+            "SELECT node_module, errors::text FROM workflow_node_jobs WHERE run_id = %s AND status <> 'completed'", [run]
         )
         return dict(rows.fetchall())
 
