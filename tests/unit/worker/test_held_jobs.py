@@ -27,3 +27,21 @@ def test_a_job_that_is_claimed_again_as_it_is_given_back_stays_guarded() -> None
     assert holdings.all() == [second]
     holdings.drop(second)
     assert holdings.count() == 0
+
+
+def test_an_attempt_stays_held_while_a_later_one_is_at_work_beside_it() -> None:
+    """Its job was taken from it, so it has no lease to renew, but the guards have to see it to its end."""
+    holdings = HeldJobs(DeadMan(enabled=False), 30.0)
+    first, second = attempt(1), attempt(2)
+    assert list(holdings.exchange([first], [])) == []
+    assert list(holdings.exchange([second], [])) == [first]
+    assert (holdings.all(), holdings.leased(), holdings.count()) == ([first, second], [second], 2)
+    assert holdings.due(100.0, 1.0) == [second]
+    assert holdings.holds(first.job)
+    assert holdings.holds(second.job)
+    told: list[HeldJob] = []
+    holdings.tell_all(told.append)
+    assert told == [first, second]
+    holdings.exchange([], [first])
+    assert (holdings.all(), holdings.count()) == ([second], 1)
+    assert not holdings.holds(first.job)

@@ -23,13 +23,16 @@ class AtSeal:
     @contextmanager
     def ends(self, job_id: int, stop: HookStop, *, grace_s: float | None = None) -> Iterator[None]:
         """This job's hook is to end at the seal of its run, with so much grace if any is named."""
+        own = stop, grace_s
         with self._lock:
-            self._stops[job_id] = stop, grace_s
+            self._stops[job_id] = own
         try:
             yield
         finally:
             with self._lock:
-                self._stops.pop(job_id, None)
+                # A later attempt, of a worker that had lost this one, may be told here as well.
+                if self._stops.get(job_id) is own:
+                    del self._stops[job_id]
 
     def jobs(self) -> list[int]:
         """The jobs of the runs that are to be looked at."""

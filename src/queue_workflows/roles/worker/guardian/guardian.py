@@ -209,7 +209,11 @@ class Guardian:
 
     def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
         """Guard a batch of jobs with confirmed claims, and guard no more a batch with confirmed ends."""
-        self.holdings.exchange(taken, dropped)
+        for before in self.holdings.exchange(taken, dropped):
+            _log.warning("job %d: it was lost, and is claimed here again", before.job.id)
+            self.lost.add(before.job)
+            before.tell(Stop.LEASE_LOST, "", time.monotonic())
+            self.stop_signals.ring()
         if self.stopping is not None:
             for held in taken:
                 held.tell(Stop.RELEASE, "its worker stops", time.monotonic() + self._grace_s)

@@ -3,6 +3,9 @@
 The timer is armed after each confirmed claim and renewal, from a clock read before it was sent. A worker
 that cannot renew (no database, or no GIL) leaves it alone, and the kernel ends the process. Jobs that go on
 without their lease (`outage`) count with the time until which they may.
+
+A lease may lapse unnoticed, where nothing is killed for it, and this very worker claim the job anew. The
+earlier attempt has no lease then, but is at work in here: it stays held until it is over.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ class HeldJobs:
         self._margin_s = max(lease_s / 10, 0.1)
         self._lock = threading.Lock()
         self._held: dict[int, HeldJob] = {}
+        # Earlier attempts of jobs that are held by a later one.
+        self._displaced: list[HeldJob] = []
         # Those that go on without their lease, and until when, on the boot clock.
         self._going_on: dict[int, HeldJob] = {}
         self._going_on_until = 0.0
@@ -42,28 +47,47 @@ class HeldJobs:
             self._forget(held)
             self._arm()
 
-    def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
-        """Hold a batch with a confirmed claim, and hold no more a batch with confirmed ends."""
+    def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> Sequence[HeldJob]:
+        """Hold a batch with a confirmed claim, and hold no more a batch with confirmed ends.
+
+        Returns the attempts at work of which the jobs were taken.
+        """
         with self._lock:
-            held = self._held
+            held, displaced = self._held, ()
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
-            for one in taken:
-                held[one.job.id] = one
+            if not taken or held.keys().isdisjoint([one.job.id for one in taken]):
+                for one in taken:
+                    held[one.job.id] = one
+            else:
+                displaced = self._displace(taken, dropped)
             for one in dropped:
                 # As `_forget` does it, without the call.
                 job_id = one.job.id
                 if held.get(job_id) is one:
                     del held[job_id]
+                elif self._displaced:
+                    self._forget(one)
             self._arm()
+        return displaced
+
+    def _displace(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> Sequence[HeldJob]:
+        over = set(map(id, dropped))
+        before = [self._held[one.job.id] for one in taken if one.job.id in self._held]
+        displaced = [one for one in before if id(one) not in over]
+        self._displaced += displaced
+        self._held.update((one.job.id, one) for one in taken)
+        return displaced
 
     def _forget(self, held: HeldJob) -> None:
         """Drop this attempt; not a later one of its job, which may be claimed as soon as it is given back."""
         if self._held.get(held.job.id) is held:
             del self._held[held.job.id]
+        else:
+            self._displaced = [one for one in self._displaced if one is not held]
 
     def count(self) -> int:
-        """How many jobs are held."""
-        return len(self._held)
+        """How many attempts are held."""
+        return len(self._held) + len(self._displaced)
 
     def get(self, job_id: int) -> HeldJob:
         """The held job of this id."""
@@ -71,7 +95,12 @@ class HeldJobs:
             return self._held[job_id]
 
     def all(self) -> list[HeldJob]:
-        """The jobs held now, the longest held first."""
+        """The attempts held now, the longest held first."""
+        with self._lock:
+            return [*self._displaced, *self._held.values()]
+
+    def leased(self) -> list[HeldJob]:
+        """The jobs held now by a lease, for all that is known here."""
         with self._lock:
             return list(self._held.values())
 
@@ -79,7 +108,7 @@ class HeldJobs:
         """Whether this attempt of a job is held still."""
         with self._lock:
             held = self._held.get(job.id)
-            return held is not None and held.job is job
+            return (held is not None and held.job is job) or any(one.job is job for one in self._displaced)
 
     def has_attempt(self, job: ClaimedJob) -> bool:
         """Whether this attempt of a job is at work here already, so that its claim was made a second time."""
@@ -92,12 +121,12 @@ class HeldJobs:
     def tell_all(self, what: Callable[[HeldJob], None]) -> None:
         """Tell each something, none being dropped meanwhile."""
         with self._lock:
-            for held in self._held.values():
+            for held in (*self._displaced, *self._held.values()):
                 what(held)
 
     def due(self, reading: float, renew_s: float) -> list[HeldJob]:
         """The held jobs that had their lease confirmed `renew_s` ago or earlier."""
-        return [held for held in self.all() if reading >= held.lease_until - self.lease_s + renew_s]
+        return [held for held in self.leased() if reading >= held.lease_until - self.lease_s + renew_s]
 
     def renewed(self, alive: Iterable[HeldJob], reading: float) -> None:
         """Note that the renewal of these jobs, sent after this reading of the clock, is confirmed."""

@@ -73,7 +73,7 @@ class LeaseWatch:
     def look(self, now: float) -> Watched:
         """See to what was cancelled or lost, and return what the operator wants."""
         lasts = now - _WATCHED_AFTER_S
-        held = {one.job.id: one for one in self._holdings.all() if one.started <= lasts}
+        held = {one.job.id: one for one in self._holdings.leased() if one.started <= lasts}
         seen = self._terms.repository(self._connected()).watch(
             [one.job.fence for one in held.values()],
             host_label=self._identity.host_label,
