@@ -1,7 +1,7 @@
 """A worker may claim anew what it holds, before it has seen that it was taken from it.
 
-Where no timer kills a process whose leases have lapsed, as without a kernel's timer, under a debugger, or for a
-job that survives outages, the earlier attempt is at work still. It is ended as any that has lost its lease.
+Where no timer kills a process whose leases have lapsed, as without a kernel's timer, under a debugger, or for
+a job that survives outages, the earlier attempt is at work still. It is ended as any that has lost its lease.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ from queue_workflows.workflow.planning.progress import (
 )
 from queue_workflows.workflow.planning.rows import KnownRows, Look
 from queue_workflows.workflow.planning.sessions import (
+    has_to_begin_again,
     is_given_up_for_deaths,
     lost_session,
     set_back,
@@ -161,7 +162,8 @@ class _Plan(KnownRows):
         first_failure = event.status is JobStatus.FAILED and row.failed == 0
         column = event.status.value
         waits_anew = lost_session(row) and not is_given_up(self.graph, self.run, row.node_id)
-        error = event.error if is_given_up_for_deaths(event.error) else row.error or event.error
+        is_its_own = is_given_up_for_deaths(event.error) or has_to_begin_again(row)
+        error = event.error if is_its_own else row.error or event.error
         row = replace(row, left=row.left - count, error=error)
         row = replace(row, **{column: getattr(row, column) + count})
         self.put(row)
@@ -328,12 +330,13 @@ class _Plan(KnownRows):
         return next((row for parent in node.parents if (row := self.row(parent)).state in BAD), None)
 
     def _is_kept(self, row: Counters) -> bool:
-        """Whether a node keeps what it has come to: also with a lost session if that cannot begin again."""
-        session = lost_session(row)
-        if session is None:
+        """Whether a node keeps what it has come to: also if its lost session is over, and has not begun again."""
+        node_id = lost_session(row)
+        if node_id is None:
             return True
-        self.fetch([session])
-        return self.row(session).state in BAD
+        self.fetch([node_id])
+        session = self.row(node_id)
+        return session.state in BAD or (session.state in NODE_OVER and session.attempted != BEGUN)
 
     def _fail_fast(self, node_id: str) -> None:
         if self.run.stopping is None:

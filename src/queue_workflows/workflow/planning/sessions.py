@@ -10,7 +10,7 @@
 
 Members are all that works with a session, directly or by another session that works with it. So they run in
 their order again, and nothing begins before them that comes after them; what does without the session runs
-once. Where the session cannot begin again, a member that had a result keeps it. A member that was given up
+once. Where the session does not begin again, a member that had a result keeps it. A member that was given up
 because its workers died of it stays so: else it would end the session again, and be there for ever.
 """
 
@@ -82,6 +82,12 @@ def set_back(graph: Graph, row_of: Callable[[str], Counters], session: str) -> I
 def is_given_up_for_deaths(error: NodeError | None) -> bool:
     """Whether a node failed because its workers died while it ran, so that nobody begins it again unasked."""
     return (error or {}).get("kind") == WORKER_LOST
+
+
+def has_to_begin_again(row: Counters) -> bool:
+    """Whether it is a session that was lost and has not begun since."""
+    error = row.error or {}
+    return error.get("kind") == SESSION_LOST and error.get("node") == row.node_id
 
 
 def without_jobs(row: Counters) -> Counters:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, planned
 
-from queue_workflows.states import NodeState, RunStatus
+from queue_workflows.states import JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Shape
 from queue_workflows.workflow.planning.progress import (
     Attempted,
@@ -115,17 +116,28 @@ def _user() -> tuple[Shape, ...]:
     return (Shape("user", ("browser",), when="all_done", in_step=True, sessions=("browser",)),)
 
 
-def test_what_had_a_result_keeps_it_if_the_session_cannot_begin_again() -> None:
-    """What had none runs, as it does after any background hook that fails."""
+@pytest.mark.parametrize("status", [FAILED, SKIPPED, COMPLETED])
+def test_what_had_a_result_keeps_it_if_the_session_does_not_begin_again(status: JobStatus) -> None:
+    """What had none runs, as it does after any background hook that fails, or is switched off by now."""
     run = archive()
     run.do(Lost("browser"))
     run.ended("shot", CANCELLED)
-    assert run.ended("browser", FAILED).ready == ("shot",)
+    assert run.ended("browser", status).ready == ("shot",)
     assert run.row("open").state is NodeState.COMPLETED
     run.check()
     run.do(Opened("shot"))
     assert run.ended("shot", FAILED).ready == ("last",)
     run.check()
+
+
+def test_a_session_that_fails_before_it_has_begun_again_says_why() -> None:
+    """And not that it begins again, which is no more to come."""
+    run = archive()
+    run.do(Lost("browser"))
+    run.ended("shot", CANCELLED)
+    refused = {"kind": "exception", "message": "no"}
+    run.do(Ended("browser", FAILED, error=refused))
+    assert run.row("browser").error == refused
 
 
 def test_what_its_workers_died_of_ends_with_that_whichever_is_heard_first() -> None:

@@ -53,7 +53,8 @@ class HeldJobs:
         Returns the attempts at work of which the jobs were taken.
         """
         with self._lock:
-            held, displaced = self._held, ()
+            held = self._held
+            displaced: Sequence[HeldJob] = ()
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             if not taken or held.keys().isdisjoint([one.job.id for one in taken]):
                 for one in taken:
