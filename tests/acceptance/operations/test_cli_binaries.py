@@ -102,12 +102,25 @@ esac
 
 
 @pytest.mark.parametrize(
-    ("packages", "asked", "error"),
+    ("overrides", "asked", "error"),
     [
-        (None, ["install --quiet qwf-brewed", "list --versions qwf-brewed"], None),
-        (["keg", "qwf-brewed"], ["install --quiet keg qwf-brewed", "list --versions keg"], None),
-        (["refused"], ["install --quiet refused"], "refused brought no qwf-brewed: brew ended with 3"),
-        (["keg"], ["install --quiet keg"], "keg brought no qwf-brewed: brew ended with 0"),
+        ({}, ["install --quiet qwf-brewed", "list --versions qwf-brewed"], None),
+        (
+            {"packages": ["keg", "qwf-brewed"]},
+            ["install --quiet keg qwf-brewed", "list --versions keg"],
+            None,
+        ),
+        (
+            {"install_args": ["keg", "qwf-brewed"]},
+            ["install --quiet keg qwf-brewed", "list --versions keg"],
+            None,
+        ),
+        (
+            {"packages": ["refused"]},
+            ["install --quiet refused"],
+            "refused brought no qwf-brewed: brew ended with 3",
+        ),
+        ({"packages": ["keg"]}, ["install --quiet keg"], "keg brought no qwf-brewed: brew ended with 0"),
     ],
 )
 def test_what_brew_installs_is_a_row(  # noqa: PLR0917
@@ -115,7 +128,7 @@ def test_what_brew_installs_is_a_row(  # noqa: PLR0917
     qwf: Qwf,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    packages: list[str] | None,
+    overrides: dict[str, list[str]],
     asked: list[str],
     error: str | None,
 ) -> None:
@@ -127,8 +140,7 @@ def test_what_brew_installs_is_a_row(  # noqa: PLR0917
     (bin_ / "brew").chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     need = {"name": "qwf-brewed", "bin_providers": "brew"}
-    overrides = {"brew": {"packages": packages}} if packages else {}
-    (plugin / "binaries.jsonl").write_text(json.dumps(need | {"overrides": overrides}))
+    (plugin / "binaries.jsonl").write_text(json.dumps(need | {"overrides": {"brew": overrides}}))
     said = qwf("binaries", "ensure", "--dir", str(plugin.parent), "--json", status=1 if error else 0)
     assert called.read_text().splitlines() == asked
     (row,) = json.loads(said.stdout)

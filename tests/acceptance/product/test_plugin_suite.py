@@ -15,6 +15,7 @@ import pytest
 from support.processes.workers import until
 from support.servers.site import FEED, WORDS, paper, picture, serving_site, song
 from support.stages.plugin_suite import LISTENERS, PLUGINS, PluginSuite, install, plugin_suite
+from support.stages.printed import colours_of, text_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -31,6 +32,8 @@ RESULTS = {
 # A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it.
 MOMENTS = ("09_chrome_launch", "24_responses", "30_chrome_navigate", "51_screenshot", "54_title")
 LOOKING = (*LISTENERS, "screenshot", "title")
+# Of the picture on each page, of the paper, and of the words.
+BOAT, WHITE, BLACK = (0x20, 0x60, 0xA0), (255, 255, 255), (0, 0, 0)
 HANGS = """#!/bin/sh
 trap '' TERM
 (exec sleep 3600) &
@@ -71,7 +74,7 @@ def archived(suite: PluginSuite, site: str) -> dict[str, uuid.UUID]:
     suite.ended(*runs.values())
     failed = {path: suite.failures(run) for path, run in runs.items()}
     hangs = failed["/page/7"].pop("on_Snapshot__40_hangs.sh")
-    assert failed == dict.fromkeys(runs, {})
+    assert failed == {path: {} for path in runs}
     assert "2" in hangs
     return runs
 
@@ -104,8 +107,13 @@ def test_every_hook_of_a_page_leaves_what_it_is_for(
     )
     assert json.loads(read("seo/seo.json"))["description"] == "All about canal 7"
     assert "# Canal 7" in json.loads(read("accessibility/accessibility.json"))["headings"]
-    assert suite.file(run, "screenshot/screenshot.png").read_bytes().startswith(b"\x89PNG")
-    assert suite.file(run, "pdf/output.pdf").read_bytes().startswith(b"%PDF-")
+    colours = colours_of(suite.file(run, "screenshot/screenshot.png").read_bytes())
+    assert colours[BOAT] == 16 * 16
+    assert max(colours, key=colours.__getitem__) == WHITE
+    assert colours[BLACK] > 100
+    printed = suite.file(run, "pdf/output.pdf").read_bytes()
+    assert text_of(printed).split("\n")[:4] == ["Canal 7", words, words, words]
+    assert f"/URI ({site}/page/8)".encode() in printed
     assert words in read("dom/output.html")
     assert read("title/title.txt") == "Canal 7"
     assert words in read("readability/content.txt")
@@ -178,6 +186,31 @@ def test_ten_pages_of_a_crawl_have_three_browsers_at_a_time(suite: PluginSuite, 
     }
     assert 1 < suite.most_open(*runs.values()) <= 3
     assert 0 < most <= 3
+
+
+def test_a_crawl_that_is_set_up_has_one_browser_for_all_its_pages(suite: PluginSuite, site: str) -> None:
+    """The suite's own setup begins it, each page has a tab in it, and it is gone after the last page."""
+    isolation = {"CHROME_ISOLATION": "crawl"}
+    wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"], "config": isolation}
+    plugins = (*LISTENERS, "title", "parse_html_urls")
+    tree = suite.start(f"{site}/list/401-403", plugins, max_open_runs=2, setup="CrawlSetup", **wanted)
+    most, looked = 0, threading.Event()
+    while not suite.over(tree):
+        most = max(most, suite.browsers())
+        looked.wait(0.3)
+    (first,) = suite.below(tree).values()
+    pages = suite.below(first)
+    assert [suite.failures(run) for run in (tree, first, *pages.values())] == [{}] * 5
+    numbers = {f"{site}/page/{n}": n for n in (401, 402, 403)}
+    assert {url: suite.seen(run) for url, run in pages.items()} == {
+        url: ([url], [f"canal {n} is open"]) for url, n in numbers.items()
+    }
+    assert {url: _read(suite, run, "title/title.txt") for url, run in pages.items()} == {
+        url: f"Canal {n}" for url, n in numbers.items()
+    }
+    assert most == 1
+    until(lambda: suite.browsers() == 0)
+    assert not (suite.data / "profiles" / str(tree)).exists()
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

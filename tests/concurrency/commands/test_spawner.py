@@ -653,3 +653,13 @@ def test_half_a_report_is_none(said: bytes) -> None:
         with theirs:
             theirs.sendall(said)
         assert read_report(ours) is None
+
+
+def test_a_stop_that_comes_as_the_command_has_ended_takes_nothing_from_its_report() -> None:
+    """The keeper ends with that word unread, and its socket is then reset."""
+    ours, keeper = socket.socketpair()
+    with ours:
+        with keeper:
+            keeper.sendall(b'{"status": 0}')
+            ours.sendall(b"stop")
+        assert read_report(ours) == {"status": 0}

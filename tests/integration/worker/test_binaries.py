@@ -194,6 +194,20 @@ def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection,
     assert again.skip.startswith("tool is missing on here: first: /nowhere/tool")
 
 
+def test_a_provider_may_speak_of_other_programs_as_well(conn: psycopg.Connection, shop: Installer) -> None:
+    """Before the one that it was asked for, also of that one as something that it still needs."""
+    lines = [
+        {"type": "Binary", "name": "other", "abspath": "/bin/cat"},
+        {"type": "Binary", "name": "tool", "binproviders": "first"},
+        {"type": "Binary", "name": "tool", "abspath": "/bin/sh"},
+    ]
+    provider(shop, "first", "\n".join(f"echo '{json.dumps(line)}'" for line in lines))
+    assert ensure([Need("tool", ("first",), {})], shop).is_ready
+    assert conn.execute("SELECT name, status, abspath FROM binaries").fetchall() == [
+        ("tool", "installed", "/bin/sh")
+    ]
+
+
 def test_nobody_is_skipped_while_the_program_is_being_installed(
     conn: psycopg.Connection, shop: Installer
 ) -> None:

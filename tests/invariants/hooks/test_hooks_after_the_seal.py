@@ -165,6 +165,26 @@ def test_at_the_seal_a_hook_has_its_own_timeout_as_grace(stage: Stage) -> None:
     assert stage.connection.execute(said).fetchone() == ("heard",)
 
 
+def test_what_is_deaf_is_killed_when_its_own_grace_is_over_and_read(stage: Stage) -> None:
+    """Long before the worker's own grace would be; what it has printed until then is its output."""
+    stage.put(
+        "deaf/on_Page__00_deaf.bg.sh",
+        "trap '' TERM",
+        result("succeeded", "heard"),
+        "touch begun",
+        "while :; do sleep 0.1; done",
+        properties={"DEAF_TIMEOUT": {"type": "integer", "default": 1}},
+    )
+    (stage.plugins / "hooks.toml").write_text('background_timeouts = "grace"\n')
+    stage.put("last/on_Page__90_last.sh", UNTIL.format("../deaf/begun"))
+    run_id = stage.start()
+    with stage.worker(QWF_CANCEL_GRACE_S="3600"):
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()["on_Page__00_deaf.bg.sh"] == ("completed", 1), said(stage)
+    heard = "SELECT context_delta ->> 'output_str' FROM workflow_node_jobs WHERE node_module LIKE '%deaf%'"
+    assert stage.connection.execute(heard).fetchone() == ("heard",)
+
+
 def test_hooks_that_are_all_in_the_background_end_by_themselves(stage: Stage) -> None:
     """There is no foreground with whose end they could end; what tidies up comes after them."""
     stage.put("one/on_Page__00_one.bg.sh", "touch begun", UNTIL.format("../go"), "touch done")

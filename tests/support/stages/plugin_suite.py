@@ -7,10 +7,11 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import psutil
@@ -32,13 +33,13 @@ PLUGINS = (
 )
 # What its packages declare.
 OLDEST_NODE = 18
+# Seconds for a hook: a browser that starts beside a whole suite of tests is slow.
+PATIENCE = {"TIMEOUT": 300}
 # What is needed to see a page as a browser does, and no more.
 LISTENERS = ("chrome", "consolelog", "responses")
 SETTINGS = {
     # Root runs a browser only without its sandbox.
     "CHROME_SANDBOX": "false" if os.geteuid() == 0 else "true",
-    # A browser that starts beside a whole suite of tests is slow.
-    "TIMEOUT": "300",
     # What a killed worker held is begun again so soon.
     "QWF_LEASE_S": "5",
     "QWF_BACKOFF_JITTER_S": "0",
@@ -119,11 +120,18 @@ class PluginSuite:
         self.work(*options)
 
     def start(
-        self, url: str, plugins: Sequence[str] = PLUGINS, *, max_open_runs: int | None = None, **inputs: Any
+        self,
+        url: str,
+        plugins: Sequence[str] = PLUGINS,
+        *,
+        max_open_runs: int | None = None,
+        setup: str | None = None,
+        config: Mapping[str, Any] = MappingProxyType({}),
+        **inputs: Any,
     ) -> uuid.UUID:
         """Archive a page, and what it names as far as the `inputs` say; of all so many at a time."""
-        document = compile_hooks("Snapshot", self.dirs, plugins=[*plugins, "profile"])
-        given = {"url": url, "config": {}} | inputs
+        document = compile_hooks("Snapshot", self.dirs, plugins=[*plugins, "profile"], setup=setup)
+        given = {"url": url, "config": {**PATIENCE, **config}} | inputs
         return start_run(document, given, conn=self.conn, max_open_runs=max_open_runs).id
 
     def below(self, run: uuid.UUID) -> dict[str, uuid.UUID]:
@@ -185,9 +193,8 @@ class PluginSuite:
 
     def failures(self, run: uuid.UUID) -> dict[str, str]:
         """Why hooks of the run have failed, by their files."""
-        rows = self.conn.execute(
-            "SELECT node_module, errors::text FROM workflow_node_jobs WHERE run_id = %s AND status <> 'completed'", [run]
-        )
+        errors = "SELECT node_module, errors::text FROM workflow_node_jobs"
+        rows = self.conn.execute(f"{errors} WHERE run_id = %s AND status = 'failed'", [run])
         return dict(rows.fetchall())
 
     def file(self, run: uuid.UUID, name: str) -> Path:

@@ -126,6 +126,20 @@ def test_the_strict_order_goes_by_name(tmp_path: Path) -> None:
     assert {name: above for name, (_, above, _) in shape(document).items()} == STRICT
 
 
+def test_the_steps_of_the_strict_order_never_go_back(tmp_path: Path) -> None:
+    """Also where names have three digits: what is tried again is put in order by them."""
+    hooks = ("05_a", "100_b", "11_c", "30_d")
+    put(
+        tmp_path,
+        *(f"a/on_Page__{hook}.sh" for hook in hooks),
+        *(f"a/on_PageEnd__{hook}.sh" for hook in hooks),
+    )
+    nodes = [node for node in compiled("Page", [tmp_path], order="strict")["nodes"] if "step" in node]
+    steps = [node["step"] for node in nodes if node.get("queue", "hooks") == "hooks"]
+    assert len(steps) >= 8
+    assert steps == sorted(steps)
+
+
 @pytest.mark.parametrize(
     ("said", "order", "is_strict"),
     [

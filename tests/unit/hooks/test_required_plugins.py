@@ -207,6 +207,20 @@ def test_a_directory_may_list_the_providers(tmp_path: Path) -> None:
     assert providers_in_order(Need("tool", ("env",), {}), [tmp_path]) == ()
 
 
+def test_a_list_of_providers_is_for_what_its_own_directory_needs(tmp_path: Path) -> None:
+    """A suite that allows few of them keeps nobody's own plugins from theirs."""
+    suite, mine = tmp_path / "suite", tmp_path / "mine"
+    for place in (suite, mine):
+        place.mkdir()
+    _installs(suite, "00_env", toml='[providers]\nevent = "Install"\nnames = ["env"]\n')
+    _plugin(suite, "pages", binaries=[{"name": "wget", "binproviders": "env,apt"}])
+    _plugin(mine, "words", binaries=[{"name": "counter", "binproviders": "pip,env"}])
+    dirs = [suite, mine]
+    assert providers_in_order(Need("wget", ("env", "apt"), {}), dirs) == ("env",)
+    assert providers_in_order(Need("counter", ("pip", "env"), {}), dirs) == ("env", "pip")
+    assert providers_in_order(Need("named by nobody", ("pip", "env"), {}), dirs) == ("env",)
+
+
 def test_a_provider_that_nobody_knows_is_told_when_hooks_are_compiled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -136,16 +136,16 @@ class _Source:
             self._warn(*goes.ended_at_once(hooks, self.config))
         has_foreground = sets_up or not all(hook.is_background for hook in hooks)
         nodes = _Nodes(event, goes, self.config, has_foreground=has_foreground, sets_up=sets_up)
-        for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
-            nodes.add(step, list(group))
+        for step, group in _in_steps(goes, hooks):
+            nodes.add(step, group)
         return nodes
 
     def ends(self, event: str, nodes: _Nodes) -> None:
         """The hooks that run at the end of it."""
         goes, hooks = self._goes(event), discover_hooks(f"{event}End", self.places, plugins=self.plugins)
         self._warn(*map(goes.unnumbered, hooks))
-        for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
-            nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
+        for step, group in _in_steps(goes, hooks):
+            nodes.add(_FIRST_END_STEP + step, group, is_end=True)
 
     def setup(self, event: str, asked: Setup | None) -> _Nodes | None:
         """The nodes that set up a tree; None if nothing does. What is `asked` for has to be there."""
@@ -189,6 +189,14 @@ def setup_event(event: str, dirs: Iterable[Path | str], asked: Setup | None = No
     said = (load_hooks_file(Path(place)).setup_of(event) for place in dirs)
     name = next((one for one in (asked, *said) if one is not None), None)
     return name if isinstance(name, str) and name != event else None
+
+
+def _in_steps(goes: HookOrder, hooks: Sequence[Hook]) -> Iterator[tuple[int, list[Hook]]]:
+    """Hooks as they go, by steps that never go back: by name alone 100 comes before 11."""
+    latest = 0
+    for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
+        latest = max(latest, step)
+        yield latest, list(group)
 
 
 def _first(said: Iterable[T | None]) -> T | None:

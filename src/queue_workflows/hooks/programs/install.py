@@ -25,7 +25,7 @@ from queue_workflows.hooks.output.read import HookOutput, read_output
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.plugins.hooks_file import known_of_hook, load_hooks_file
-from queue_workflows.hooks.plugins.needs import Need
+from queue_workflows.hooks.plugins.needs import Need, needs_below
 from queue_workflows.hooks.plugins.providers import BUILT_IN, EVENT, NAME, provider_hooks, provider_of
 from queue_workflows.hooks.script.arguments import hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
@@ -202,19 +202,18 @@ class Installation:
     def _found(self, provider: str, ended: HookExit, output: HookOutput) -> Installed:
         if ended.stopped is not None or ended.timed_out or ended.code != 0:
             raise QwfError(_why(ended))
-        for record in output.records:
-            if record.type == EVENT:
-                sums = Checksums()
-                sums.add(record.payload)
-                found = installed_of(record.payload, sums, name=self._need.name)
-                if self._need.is_old(found.version):
-                    least, there = (
-                        self._need.min_version,
-                        found.version or "of a version that it does not say",
-                    )
-                    raise QwfError(f"{found.abspath} is {there}, and {least} is needed")
-                return found if found.provider else found._replace(provider=provider)
-        raise QwfError("it printed no Binary record")
+        said = [record.payload for record in output.records if record.type == EVENT]
+        if not said:
+            raise QwfError("it printed no Binary record")
+        # It may speak of others as well, such as one that it needs itself.
+        own = [one for one in said if one.get("name") == self._need.name and one.get("abspath")]
+        record, sums = (own or said)[0], Checksums()
+        sums.add(record)
+        found = installed_of(record, sums, name=self._need.name)
+        if self._need.is_old(found.version):
+            least, there = self._need.min_version, found.version or "of a version that it does not say"
+            raise QwfError(f"{found.abspath} is {there}, and {least} is needed")
+        return found if found.provider else found._replace(provider=provider)
 
 
 def provider_hook(provider: str, dirs: Iterable[Path]) -> Hook:
@@ -230,17 +229,18 @@ def providers_in_order(need: Need, dirs: Iterable[Path]) -> tuple[str, ...]:
     """The providers that are asked for a program, one by one.
 
     Directories with an event of their own for it are asked in the order of their hooks, or in that of the
-    names that their `hooks.toml` lists, and no others then. Without such a file the need's own order counts.
+    names that their `hooks.toml` lists. No others are asked for what only plugins of directories with such a
+    list need. Without such a file the need's own order counts.
     """
+    files = {place: load_hooks_file(place) for place in dirs}
     ordered: list[str] = []
-    is_whole = False
-    for place in dirs:
-        file = load_hooks_file(place)
+    for place, file in files.items():
         if file.providers is not None:
-            is_whole = True
             ordered += file.providers
         elif file.provider_event is not None:
             ordered += map(provider_of, provider_hooks(place))
+    lists = [file.providers is not None for place, file in files.items() if need.name in needs_below([place])]
+    is_whole = all(lists) if lists else any(file.providers is not None for file in files.values())
     first = [provider for provider in dict.fromkeys(ordered) if provider in need.providers]
     others = [provider for provider in need.providers if provider not in ordered]
     return tuple(first if is_whole else [*first, *others])

@@ -353,8 +353,10 @@ def _message(command: Command, mark: str, *, tells_start: bool) -> bytes:
 def read_report(ours: socket.socket) -> dict[str, Any] | None:
     """What a keeper says at the end; None where it was killed before it had said all of it."""
     parts = bytearray()
-    while part := ours.recv(65_536):
-        parts += part
+    # Where a keeper ends without having read that it is to stop, the kernel says so in place of the end.
+    with suppress(ConnectionResetError):
+        while part := ours.recv(65_536):
+            parts += part
     try:
         return cast("dict[str, Any]", json.loads(parts))
     except ValueError:

@@ -330,7 +330,7 @@ class _Plan(KnownRows):
         return next((row for parent in node.parents if (row := self.row(parent)).state in BAD), None)
 
     def _is_kept(self, row: Counters) -> bool:
-        """Whether a node keeps what it has come to: also if its lost session is over, and has not begun again."""
+        """Whether a node keeps what it has come to: also if its session is over without a new beginning."""
         node_id = lost_session(row)
         if node_id is None:
             return True
