@@ -18,6 +18,7 @@ sys.path.append(str(SCRIPTS))
 
 from bench import peers  # noqa: E402
 from bench.harness.figures import Figure, table  # noqa: E402
+from bench.hook_scripts.suite import _is_complete  # noqa: E402
 from bench.kills.accounts import account, watch_ends  # noqa: E402
 
 
@@ -121,3 +122,33 @@ def test_a_quick_look(qwf_dsn: str, script: str, name: str) -> None:
     figures = json.loads(ran.stdout)["figures"]
     assert {figure["measure"] for figure in figures} == {name}
     assert all(figure["value"] > 0 or name == "fairness" for figure in figures)
+
+
+@pytest.mark.parametrize(
+    ("file", "instead"),
+    [
+        (None, ""),
+        ("responses/index.jsonl", '{"resourceType": "image"}\n'),
+        ("responses/index.jsonl", "no json"),
+        ("consolelog/console.jsonl", '{"text": "page 4 is here"}\n'),
+        ("title/title.txt", "Page 4"),
+        ("htmltotext/htmltotext.txt", "nothing"),
+        ("screenshot/screenshot.png", "GIF8"),
+    ],
+)
+def test_a_page_of_a_suite_counts_only_if_it_is_whole(tmp_path: Path, file: str | None, instead: str) -> None:
+    """A runner that loses a part of a page is not quicker for it."""
+    files = {
+        "responses/index.jsonl": '{"resourceType": "document"}\n',
+        "consolelog/console.jsonl": '{"text": "page 3 is here"}\n',
+        "title/title.txt": "Page 3",
+        "htmltotext/htmltotext.txt": "Words of page 3.",
+        "screenshot/screenshot.png": "\x89PNG",
+    }
+    for name, content in (files | ({file: instead} if file else {})).items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="latin-1")
+    assert _is_complete(tmp_path, 3) is (file is None)
+    (tmp_path / "title" / "title.txt").unlink()
+    assert not _is_complete(tmp_path, 3)

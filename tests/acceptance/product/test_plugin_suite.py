@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import sqlite3
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
+import psutil
 import pytest
 from support.processes.workers import until
 from support.servers.site import FEED, WORDS, paper, picture, serving_site, song
@@ -37,6 +39,7 @@ BOAT, WHITE, BLACK = (0x20, 0x60, 0xA0), (255, 255, 255), (0, 0, 0)
 HANGS = """#!/bin/sh
 trap '' TERM
 (exec sleep 3600) &
+echo $$ $! > pids
 while true; do sleep 3600; done
 """
 
@@ -90,6 +93,8 @@ def test_every_hook_of_a_page_leaves_what_it_is_for(
         "on_Snapshot__40_hangs.sh": "failed"
     }
     read = partial(_read, suite, run)
+    hanging = list(map(int, read("hanging/pids").split()))
+    assert (len(hanging), [pid for pid in hanging if psutil.pid_exists(pid)]) == (2, [])
     words = WORDS.format(n=7)
     host = url.removeprefix("http://").partition("/")[0].replace(":", "+")
     assert words in read(f"wget/{host}/page/7.html")
@@ -120,8 +125,8 @@ def test_every_hook_of_a_page_leaves_what_it_is_for(
     assert words in read("htmltotext/htmltotext.txt")
     assert f"{site}/page/8" in {line["url"] for line in suite.lines(run, "parse_html_urls/urls.jsonl")}
     assert f"{site}/page/8" in {line["url"] for line in suite.lines(run, "parse_dom_outlinks/urls.jsonl")}
-    hashed = json.loads(read("hashes/hashes.json"))
-    assert "title/title.txt" in {file["path"] for file in hashed["files"]}
+    hashed = {file["path"]: file for file in json.loads(read("hashes/hashes.json"))["files"]}
+    assert hashlib.sha256(b"Canal 7").hexdigest() in hashed["title/title.txt"].values()
     with closing(sqlite3.connect(suite.data / "search.sqlite3")) as index:
         found = index.execute(
             "SELECT url, title FROM search_index WHERE content MATCH 'keeper' AND snapshot_id = ?", [str(run)]
@@ -221,7 +226,10 @@ def test_a_page_is_complete_after_a_killed_worker(suite: PluginSuite, site: str,
     suite.until_begun(run, moment)
     suite.kill()
     assert suite.ended(run) == ["completed"]
+    # With the worker its browser was lost, or what had begun of it: the kill came in time.
+    assert suite.attempts(run, "09_chrome_launch") >= 2
     assert suite.seen(run) == ([f"{site}/page/{number}"], [f"canal {number} is open"])
     assert _read(suite, run, "title/title.txt") == f"Canal {number}"
-    assert suite.file(run, "screenshot/screenshot.png").read_bytes().startswith(b"\x89PNG")
+    colours = colours_of(suite.file(run, "screenshot/screenshot.png").read_bytes())
+    assert colours[BOAT] == 16 * 16
     until(lambda: suite.browsers() == 0)

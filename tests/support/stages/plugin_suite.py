@@ -171,6 +171,12 @@ class PluginSuite:
         )
         patiently(lambda: self.conn.execute(found, [run, hook]).fetchone() is not None)
 
+    def attempts(self, run: uuid.UUID, hook: str) -> int:
+        """How often the hook with this in its name was begun."""
+        begun = "SELECT attempt FROM workflow_node_jobs WHERE run_id = %s AND strpos(node_module, %s) > 0"
+        (attempt,) = self.conn.execute(begun, [run, hook]).fetchone() or (0,)
+        return int(attempt)
+
     def results(self, run: uuid.UUID) -> dict[str, str]:
         """What each hook of the run came to, by plugin and the number in its name."""
         records = HookRecordRepository(self.conn).list(run, kind="ArchiveResult")
