@@ -158,6 +158,20 @@ def test_sleep_wakes_on_cancel():
     assert ended == ["this job was cancelled"]
 
 
+def test_what_a_stop_wakes_finds_that_it_has_to_stop():
+    """It looks as soon as it is woken: a sleep that returned all the same let the job go on, and complete."""
+    ctx = context(ingest_job())
+    seen: list[Stop | None] = []
+
+    class Woken:
+        def release(self) -> None:
+            seen.append(ctx.stopping)
+
+    ctx._running = Woken()
+    ctx.stop(Stop.CANCEL, "enough")
+    assert seen == [Stop.CANCEL]
+
+
 def test_sleep_sleeps():
     """Undisturbed it waits its time, and no longer; nothing and less than nothing are no time."""
     ctx = context(ingest_job())

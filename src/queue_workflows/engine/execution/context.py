@@ -307,9 +307,11 @@ class JobContext(Limited):
         with self._lock:
             if self._stop is not None and why <= self._stop:
                 return
-            if self._stop is None and self._running is not None:
-                self._running.release()
+            is_first = self._stop is None
             self._stop, self._stop_reason = why, reason
+            if is_first and self._running is not None:
+                # Not before: what this wakes looks at once whether it has to stop.
+                self._running.release()
             interrupts = self._on_stop
         for interrupt in interrupts:
             interrupt()
