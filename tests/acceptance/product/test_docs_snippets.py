@@ -102,6 +102,7 @@ EXEMPT_PAGES = [
     "docs/benchmarks.md",
     "docs/deploy/least-privilege.md",
     "docs/deploy/migrations.md",
+    "docs/how-to/crawl.md",
     "docs/how-to/run-chaos.md",
     "docs/how-to/run-gpu-workers.md",
     "docs/how-to/run-hooks.md",
