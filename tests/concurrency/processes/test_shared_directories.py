@@ -15,6 +15,7 @@ from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage
 
 from queue_workflows.engine.outcomes import PutAside
+from queue_workflows.errors import ExitCode
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.shared_directory import find_shared_directory
 from queue_workflows.hooks.plugins.discovery import Hook
@@ -63,9 +64,10 @@ def test_a_host_with_another_directory_puts_the_hook_on_hold(stage: Stage) -> No
     run_id = stage.start()
     with stage.worker("--host-label", "one", QWF_GRACE_S="1") as first:
         stage.until(lambda: stage.jobs_of("completed") == 1)
-        # What it was at, which may be b by now, is any host's: a stop counts nothing.
+        # What it was at, which may be b by now, is any host's: a stop counts nothing. A busy machine may not
+        # end b within its grace; then the worker ends by the signal.
         first.terminate()
-        assert first.wait(150) == 0
+        assert first.wait(150) in {ExitCode.DONE, ExitCode.TERMINATED}
     away = stage.directory / "away"
     said = "the directory of its run is shared, and two does not see it: mount the directory `runs`"
     with stage.worker("--host-label", "two", QWF_DATA_DIR=str(away)):
