@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +33,13 @@ _AGAIN_S: Final = 0.05
 _STOPS_WITHIN_S: Final = 20.0
 _ENDS_WITHIN_S: Final = 8.0
 _LOOK_S: Final = 0.04
+# A look at the tables is a query: often enough, and no load of its own beside a dozen other histories.
+_LOOK_AT_TABLES_S: Final = 0.15
 # What may want each processor at once before all that is waited for takes longer.
 _AT_ONCE: Final = 3
+# How much longer a lease is made there at most: with one that its owner gets no processor to renew, a worker
+# that is well ends itself, and what it ran is rightly counted against.
+_LONGEST_LEASE: Final = 4.0
 
 
 @dataclass
@@ -67,6 +73,7 @@ class Running:
             place,
         )
         self.roles: dict[str, Role] = {}
+        self.settings = settings_of(history, min(_LONGEST_LEASE, _crowding()))
         self.seen = Observation()
         self.dsn = server.database()
         self.threads: list[threading.Thread] = []
@@ -99,7 +106,7 @@ class Running:
         }
         environ = {
             **around,
-            **self.history.settings,
+            **self.settings,
             "QWF_DB_URL": through if role.via == "proxy" else self.dsn,
             "QWF_APP": "chaos.wiring",
             "QWF_HOST_LABEL": role.host,
@@ -153,7 +160,7 @@ class Running:
             STEPS[step["do"]](self, step)
             self.seen.did[step["do"]] = self.seen.did.get(step["do"], 0) + 1
         self._heal()
-        self.seen.bound_s = bound_of(self.history)
+        self.seen.bound_s = bound_of(self.history, self.settings)
         self._drain()
         self._stop()
         observe(self.admin(), self.seen, self.place)
@@ -216,7 +223,7 @@ class Running:
                 if row is not None and row[0] == 0:
                     self.seen.drained_s = time.monotonic() - began
                     return
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_AT_TABLES_S)
         for kind, query in LEFT.items():
             self.seen.undrained += [
                 f"{kind} {' '.join(map(str, row.values()))}" for row in rows_of(self.admin(), query)
@@ -279,10 +286,15 @@ def _caps(history: History, key: str) -> list[int]:
     return [step["cap"] for step in history.steps if step["do"] == "limit" and step["key"] == key]
 
 
-def bound_of(history: History) -> float:
+def settings_of(history: History, crowding: float) -> dict[str, str]:
+    """Its settings, with a lease for a machine that is so crowded."""
+    return {**history.settings, "QWF_LEASE_S": f"{float(history.settings['QWF_LEASE_S']) * crowding:.2f}"}
+
+
+def bound_of(history: History, settings: Mapping[str, str]) -> float:
     """How long all may take from the moment on when nothing happens any more, on a machine that is busy."""
-    lease, crashes = float(history.settings["QWF_LEASE_S"]), int(history.settings["QWF_MAX_CRASHES"])
-    attempts = int(history.settings["QWF_MAX_ATTEMPTS"])
+    lease, crashes = float(settings["QWF_LEASE_S"]), int(settings["QWF_MAX_CRASHES"])
+    attempts = int(settings["QWF_MAX_ATTEMPTS"])
     tasks = [job["task"] for job in history.jobs().values()]
     for run in history.runs().values():
         for node in run["document"]["nodes"]:

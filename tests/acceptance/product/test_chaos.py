@@ -227,6 +227,16 @@ def test_the_bound_is_longer_on_a_crowded_machine(monkeypatch: pytest.MonkeyPatc
     assert found == [1.0, 1.0, 8.0]
 
 
+def test_the_lease_is_longer_on_a_crowded_machine_and_so_is_the_bound() -> None:
+    """A worker that gets no processor to renew with ends itself, and its good job would be blamed."""
+    made = generate(11)
+    usual, crowded = running.settings_of(made, 1.0), running.settings_of(made, 3.0)
+    assert float(crowded["QWF_LEASE_S"]) == pytest.approx(3 * float(usual["QWF_LEASE_S"]))
+    assert {**crowded, "QWF_LEASE_S": ""} == {**usual, "QWF_LEASE_S": ""}
+    killing = history(worker("r1"), jobs(0.0, 3, "kills_itself"))
+    assert running.bound_of(killing, crowded) > running.bound_of(killing, usual)
+
+
 def test_a_failing_history_becomes_small() -> None:
     """What is left is what makes it fail."""
     made = generate(11)
