@@ -93,7 +93,9 @@ class Redaction:
             return self._mapping(value, depth)
         if isinstance(value, (list, tuple)):
             told = [self._masked(one, depth + 1) for one in value[:_MOST_ENTRIES]]
-            return told + ([f"… and {len(value) - _MOST_ENTRIES:,} more"] if len(value) > _MOST_ENTRIES else [])
+            return told + (
+                [f"… and {len(value) - _MOST_ENTRIES:,} more"] if len(value) > _MOST_ENTRIES else []
+            )
         return value
 
     def _mapping(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -108,7 +110,10 @@ class Redaction:
 
     def _text(self, text: str) -> str:
         if len(text) > LONGEST_SHOWN:
-            return self._redactor.mask(text[:LONGEST_SHOWN]) + f"… and {len(text) - LONGEST_SHOWN:,} characters more"
+            return (
+                self._redactor.mask(text[:LONGEST_SHOWN])
+                + f"… and {len(text) - LONGEST_SHOWN:,} characters more"
+            )
         return self._redactor.mask(text)
 
 
