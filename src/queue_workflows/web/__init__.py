@@ -1,9 +1,10 @@
 """The operator's page: what `qwf` knows, live, in a browser.
 
 One request goes this way: `app` judges it by the rules in `access`, finds its page in `pages`, and has one of
-three reader threads of `database` ask the views that the command line asks; `rendering` makes HTML of what they
-say, or JSON, which is what the command prints. `live` sends a page again when it changed. What changes something
-goes through the one door in `acts`. Begin to read in `app`. It needs the extra `queue-workflows[web]`.
+three reader threads of `database` ask the views that the command line asks; `rendering` makes HTML of what
+they say, or JSON, which is what the command prints. `live` sends a page again when it changed. What changes
+something goes through the one door in `acts`. Begin to read in `app`. It needs the extra
+`queue-workflows[web]`.
 """
 
 from __future__ import annotations

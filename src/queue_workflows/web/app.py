@@ -59,11 +59,11 @@ def create_app(
 ) -> Web:
     """The operator's page, to be mounted in an application.
 
-    `database` is a DSN, a `Database`, or None for the configured one. `user(request)` names the signed-in user,
-    None for nobody; `authorize(user, verb, target)` says whether that user may do this; both may be coroutines.
-    `redact(kind, value)` changes what is shown of payloads, results and errors. `prefix` is where the app is
-    mounted, if the server does not say so. `hosts` are the names that it answers to, None for any. Without
-    `live` a page is loaded again where it would be streamed, as a WSGI server must.
+    `database` is a DSN, a `Database`, or None for the configured one. `user(request)` names the signed-in
+    user, None for nobody; `authorize(user, verb, target)` says whether that user may do this; both may be
+    coroutines. `redact(kind, value)` changes what is shown of payloads, results and errors. `prefix` is where
+    the app is mounted, if the server does not say so. `hosts` are the names that it answers to, None for any.
+    Without `live` a page is loaded again where it would be streamed, as a WSGI server must.
     """
     return Web(
         database,
@@ -77,7 +77,7 @@ def create_app(
 
 
 class Web:
-    """The application; `close` lets go of its threads and connections, for a host that ends it before itself."""
+    """The application; `close` lets go of its threads and connections."""
 
     def __init__(
         self,
@@ -260,7 +260,10 @@ class Web:
         return await self.readers.ask(look)
 
     async def _allowed(self, user: str) -> frozenset[str]:
-        """The verbs that this user may use on something, for the buttons; the door asks again for each target."""
+        """The verbs that this user may use on something, for the buttons.
+
+        The door asks again for each target.
+        """
         if self._read_only:
             return frozenset()
         asked = await asyncio.gather(*(self._users.may(user, act.name, "*") for act in ACTS.values()))

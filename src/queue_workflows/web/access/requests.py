@@ -1,7 +1,7 @@
-"""What a request must look like before anybody asks which user sent it: its host and, to change anything, its origin.
+"""What a request must look like before its user is asked about: its host and, to change anything, its origin.
 
-A page on the internet can have a browser send requests to an address on the same machine, also under a name of
-its own that it lets lead there. The first is told by the origin, the second by the host name.
+A page on the internet can have a browser send requests to an address on the same machine, also under a name
+of its own that it lets lead there. The first is told by the origin, the second by the host name.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     start ── prints URL?token=T ──> GET with T ──> 303 without it, Set-Cookie ──> every request has the cookie
                                         │ T was used, or is none of ours: 401
 
-The cookie is signed with a key that outlives the process, so that a page which is open goes on after a restart.
-No secret stays in a URL: the token leads away from itself, and is of no use afterwards.
+The cookie is signed with a key that outlives the process, so that a page which is open goes on after a
+restart. No secret stays in a URL: the token leads away from itself, and is of no use afterwards.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class SignIn:
         return self._user if is_ours and int(until) > self._now() else None
 
     def take_token(self, request: Request) -> Response | None:
-        """The way on for a request with a token, to the same page without it; None if it has none that is good."""
+        """The way on for a request with a token, to the same page without it.
+
+        None if it has none that is good.
+        """
         given = request.query_params.get(TOKEN)
         if given is None:
             return None

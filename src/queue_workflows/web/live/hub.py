@@ -88,7 +88,10 @@ class Hub:
         return sum(self._streams.values())
 
     def heard(self) -> None:
-        """Something happened in the database: every topic is read as soon as it may be; for the loop's thread."""
+        """Something happened in the database: every topic is read as soon as it may be.
+
+        For the loop's thread.
+        """
         for topic in self._topics.values():
             topic.heard.set()
 

@@ -1,4 +1,4 @@
-"""A topic as server-sent events: a `page` event for each change, and a beat by which a dead peer is noticed."""
+"""A topic as server-sent events: one for each change, and a beat by which a dead peer is noticed."""
 
 from __future__ import annotations
 

@@ -66,9 +66,7 @@ def refusal_of(exc: BaseException) -> Refusal:
 def _of_ours(exc: QwfError) -> Refusal:
     if isinstance(exc, _UNKNOWN):
         return Refusal(404, exc.message, advice=exc.advice or texts.GONE_ADVICE)
-    if isinstance(exc, SchemaError):
-        return Refusal(503, exc.message, advice=exc.advice or "", come_back_s=COME_BACK_S)
-    if isinstance(exc, (Busy, TooManyStreams)):
+    if isinstance(exc, (SchemaError, Busy, TooManyStreams)):
         return Refusal(503, exc.message, advice=exc.advice or "", come_back_s=COME_BACK_S)
     if isinstance(exc, AccessRefused):
         return Refusal(500, exc.message, advice=exc.advice or "")
