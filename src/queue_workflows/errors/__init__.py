@@ -33,6 +33,7 @@ from queue_workflows.errors.database import (
 )
 from queue_workflows.errors.jobs import (
     CostAboveBurst,
+    FilterRefused,
     ImportStopped,
     JobCancelled,
     JobFailed,
@@ -85,6 +86,7 @@ __all__ = [
     "EmbeddedServerError",
     "EmbeddedSetupError",
     "ExitCode",
+    "FilterRefused",
     "HookError",
     "HookFailed",
     "IllegalTransition",

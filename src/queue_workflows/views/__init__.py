@@ -1,6 +1,7 @@
-"""What an operator sees, once for the terminal and for the page: one folder a subject.
+"""What an operator sees, once for the terminal and for the page.
 
-Each subject has a reader, which takes a psycopg connection and plain values and returns frozen dataclasses;
-its JSON, which is what the command's `--json` prints; and the command that shows it. Parsing, tables and
-printing stay with the commands. Begin with `workers/listing`.
+A subject's module has a reader, which takes a psycopg connection and plain values and returns frozen
+dataclasses; `json_of`, which is what the command's `--json` prints and what the page's `.json` answers; and
+`command_of`, the command that shows it. Nothing here parses options, prints or holds SQL.
+`filters` reads the one grammar by which jobs and runs are found. Begin with `jobs/listing`.
 """
