@@ -21,7 +21,9 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address of this machine to bind to.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address of this machine to bind to."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -32,7 +34,11 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
 @click.option(
-    "--name", "names", multiple=True, metavar="HOST", help="Another host name that it answers to; may be repeated."
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="Another host name that it answers to; may be repeated.",
 )
 @click.pass_obj
 def web(
