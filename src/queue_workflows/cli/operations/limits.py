@@ -22,6 +22,8 @@ from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
 from queue_workflows.views.limits.listing import json_of, limit_json, read_limits
 from queue_workflows.views.limits.listing import limit as read_limit
+from queue_workflows.views.limits.what_if import KEYS_NAMED, KeyForecast, read_preview
+from queue_workflows.views.limits.what_if import json_of as preview_json
 
 _HOLDERS_SHOWN = 3
 _TITLES = ["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"]
@@ -105,6 +107,7 @@ def show(invocation: Invocation, *, key: str, as_json: bool) -> None:
 @click.argument("most", metavar="[CAP]", type=click.IntRange(0, 2_147_483_647), required=False)
 @click.option("--rate", "per_s", type=RateType(), help="Let KEY be used so often: 5/s, 100/min, 1000/h.")
 @click.option("--burst", type=float, help="With --rate: how often at once; else what comes in a second.")
+@click.option("--dry-run", is_flag=True, help="Of a CAP: say what it would be, change nothing.")
 @audit_options
 @json_option
 @click.pass_obj
@@ -115,6 +118,7 @@ def set_(
     most: int | None,
     per_s: float | None,
     burst: float | None,
+    dry_run: bool,
     actor: str,
     reason: str | None,
     as_json: bool,
@@ -127,11 +131,16 @@ def set_(
         raise click.UsageError("give a CAP or a --rate, one of them at a time")
     if burst is not None and per_s is None:
         raise click.UsageError("--burst goes with --rate")
+    if dry_run and most is None:
+        raise click.UsageError("--dry-run goes with a CAP")
     if most is None:
         assert per_s is not None  # noqa: S101 - one of them is given
         with operators_connection(invocation) as connection:
             rate = set_rate(connection, key, per_s, burst, actor=actor, reason=reason)
         print_json(rate) if as_json else say_rate(rate)
+        return
+    if dry_run:
+        _preview(invocation, key, most, as_json=as_json)
         return
     with operators_connection(invocation) as connection:
         limit_repository = LimitRepository(connection)
@@ -144,6 +153,31 @@ def set_(
         return
     told = "no limit of its own" if was is None else str(was)
     click.echo(f"{on_one_line(key)}: at most {most} at once, was {told}{_let_out(admitted)}")
+
+
+def _preview(invocation: Invocation, key: str, most: int, *, as_json: bool) -> None:
+    with operators_connection(invocation) as connection, at_one_moment(connection):
+        seen = read_preview(connection, key, most)
+    if as_json:
+        print_json(preview_json(seen))
+        return
+    was = "no limit of its own" if seen.was is None else str(seen.was)
+    click.echo(f"{on_one_line(key)}: would be at most {most} at once, is {was}; nothing is changed")
+    more = "+" if seen.at_least else ""
+    over, taken = seen.total("over"), seen.total("taken")
+    keeps = ", and would keep their slots" if over else ""
+    click.echo(f"{taken:,} hold it now, {over:,} of them over the new cap{keeps}")
+    begin, now = seen.total("could_begin"), seen.total("could_begin_now")
+    click.echo(f"{seen.total('waiting'):,}{more} wait, {begin:,}{more} would find room, {now:,}{more} do now")
+    if key.endswith("*"):
+        titles = ["KEY", "CAP", "THEN", "TAKEN", "OVER", "WAITING", "ROOM FOR"]
+        print_table(titles, [_forecast(one) for one in seen.keys[:KEYS_NAMED]])
+
+
+def _forecast(one: KeyForecast) -> list[str]:
+    cap = "-" if one.cap_now is None else str(one.cap_now)
+    figures = (one.cap_then, one.taken, one.over, one.waiting, one.could_begin)
+    return [one.key, cap, *(f"{figure:,}" for figure in figures)]
 
 
 @limits.command()

@@ -18,6 +18,7 @@ from queue_workflows.cli.operations.worker_lines import (
     told_of,
     worker_cells,
 )
+from queue_workflows.cli.operations.worker_preview import preview, preview_options
 from queue_workflows.cli.operations.worker_show import host, show
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
@@ -149,19 +150,21 @@ def for_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @workers.command(cls=_Verb)
 @_wishing
 @for_option
+@preview_options
 @click.pass_obj
 def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Finish the current job, claim nothing more."""
-    return ask(invocation, DesiredState.PAUSE, **asked)
+    return ask_or_preview(invocation, DesiredState.PAUSE, **asked)
 
 
 @workers.command(cls=_Verb)
 @_wishing
 @for_option
+@preview_options
 @click.pass_obj
 def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Stop at once: jobs are given back uncounted, nothing stays loaded."""
-    return ask(invocation, DesiredState.OFF, **asked)
+    return ask_or_preview(invocation, DesiredState.OFF, **asked)
 
 
 @workers.command(cls=_Verb)
@@ -173,6 +176,19 @@ def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
     Devices that are quarantined there are tried again.
     """
     return ask(invocation, DesiredState.ON, lasting=None, **asked)
+
+
+def ask_or_preview(
+    invocation: Invocation, desired: DesiredState, *, dry_run: bool, as_json: bool, **asked: Any
+) -> ExitCode:
+    """Ask workers for something, or with `--dry-run` only say what that would do."""
+    if not dry_run:
+        if as_json:
+            raise click.UsageError("--json goes with --dry-run")
+        return ask(invocation, desired, **asked)
+    if asked["wait"]:
+        raise click.UsageError("--dry-run changes nothing, so there is nothing to --wait for")
+    return preview(invocation, desired, host=asked["host"], queue=asked["queue"], as_json=as_json)
 
 
 def ask(

@@ -62,7 +62,7 @@ class WaitingRepository:
         self._sql = Statements(conn, "ingest_jobs")
 
     def first(self, key: str, *, limit: int) -> list[WaitingForLimit]:
-        """Those in front before those in lanes, each by priority and place."""
+        """What is in front before what is in lanes, each by priority and age."""
         most = check.whole("limit", limit, 1, LONGEST_PAGE)
         params = {"key": check.text("key", key), "limit": most}
         found = [

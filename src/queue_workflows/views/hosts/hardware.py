@@ -28,7 +28,7 @@ class HardwareView:
 def read_hardware(
     connection: psycopg.Connection[Any], *, stale_s: float, host: str = "*", everyone: bool = False
 ) -> HardwareView:
-    """Those of a host, `*` for any; with `everyone` also those not heard of for a day."""
+    """The machine of a host, `*` for any; with `everyone` also what was not heard of for a day."""
     seen = HardwareRepository(connection).readings(host)
     put_aside = QuarantineRepository(connection).of(host)
     return HardwareView([one for one in seen if everyone or one.age_s <= FORGOTTEN_S], put_aside, stale_s)

@@ -38,7 +38,7 @@ def read_workers(
     queue: str = "*",
     everyone: bool = False,
 ) -> WorkerList:
-    """Those of a host and queue, `*` for any; with `everyone` also those not heard of for an hour."""
+    """The workers of a host and queue, `*` for any; with `everyone` also those not heard of for an hour."""
     found = HeartbeatRepository(connection).standing(host, queue)
     wishes = WorkerControlRepository(connection).blocking(host, queue)
     shown = [one for one in found if everyone or one.is_quarantined or one.age_s <= FORGOTTEN_S]
