@@ -75,6 +75,32 @@ def test_list_shows_both_families(job, ingest, node):
     assert job("list", "--limit", "1").stderr == "the newest 1; --limit shows more\n"
 
 
+def test_where_says_the_options_in_one_text(job, ingest, node):
+    """It finds and decides as the options do, beside them; a typo or a contradiction is a mistake."""
+    failed = fail(ingest, "timed out")
+    ingest.enqueue()
+    (waiting,) = node.enqueue()
+    (only,) = json.loads(job("list", "--where", 'status:failed error:"timed out"', "--json").stdout)
+    assert only["job"] == f"ingest:{failed}"
+    (only,) = json.loads(job("list", "--where", "family:node", "--status", "queued", "--json").stdout)
+    assert only["job"] == f"node:{waiting}"
+    typo = job("list", "--where", "queu:fetch", status=2)
+    assert typo == Said(
+        "",
+        "qwf: no filter 'queu': one of family, queue, status, task, node, run, error, worker, older, newer\n",
+    )
+    assert (
+        "status is given as an option and"
+        in job("retry", "--where", "status:failed", "--status", "cancelled", "--yes", status=2).stderr
+    )
+    assert "name jobs, or say" in job("cancel", "--where", " ", "--yes", status=2).stderr
+    assert "no job that is queued can be retried" in job("retry", "--where", "status:queued", status=2).stderr
+    said = job("retry", "--where", "queue:fetch error:timed", "--yes", "--json")
+    assert json.loads(said.stdout) == {"retried": 1}
+    assert json.loads(job("cancel", "--where", "family:node", "--yes", "--json").stdout) == {"cancelled": 1}
+    assert statuses(ingest) == ["queued", "queued"]
+
+
 def test_show_has_everything(job, ingest):
     """Each column, every error with its traceback, and who did what to it."""
     job_id = fail(ingest, "bad\nline")

@@ -17,12 +17,11 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.explain.history import moment
 from queue_workflows.engine.explain.job import Explanation, Knowledge
-from queue_workflows.engine.explain.job import explain as explained
 from queue_workflows.engine.explain.run import explain_node, explain_run
-from queue_workflows.errors import UnknownJob, UnknownNode, UnknownRun
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository
+from queue_workflows.errors import UnknownNode, UnknownRun
 from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
+from queue_workflows.views.jobs.explain import explained_job, json_of
 from queue_workflows.workflow.document.load import compiled
 from queue_workflows.workflow.planning.graph import graph_of
 
@@ -49,12 +48,15 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
         with at_one_moment(connection):
             if may_be_run(what):
                 told, name = _of_run(connection, known, what, node)
+                answer = name | asdict(told)
             elif node is None:
-                told, name = _of_job(connection, known, what)
+                family, job_id = job_named(connection, what)
+                job = explained_job(connection, family, job_id, known)
+                told, answer = job.explanation, json_of(job)
             else:
                 raise click.UsageError("a NODE goes with a run: qwf explain RUN NODE")
     if as_json:
-        print_json(name | asdict(told))
+        print_json(answer)
         return
     click.echo(on_one_line(told.headline))
     for reason in told.reasons:
@@ -62,17 +64,6 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
     click.echo("history:")
     for event in told.history:
         click.echo(f"  {moment(event.at)}  {on_one_line(event.text)}")
-
-
-def _of_job(
-    connection: psycopg.Connection[Any], known: Knowledge, job: str
-) -> tuple[Explanation, dict[str, Any]]:
-    family, job_id = job_named(connection, job)
-    there = ExplainingRepository(connection).circumstances(family, job_id)
-    if there is None:
-        raise UnknownJob(f"{family.name}:{job_id}")
-    name = {"job": f"{family.name}:{job_id}", "status": there.job.status, "queue": there.job.queue}
-    return explained(there, known), name
 
 
 def _of_run(

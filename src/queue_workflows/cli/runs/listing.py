@@ -27,6 +27,7 @@ from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository
 from queue_workflows.states import RunStatus
+from queue_workflows.views.filters.runs import with_text
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,6 +42,9 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--poisoned", is_flag=True, help="With events that were given up."),
         click.option("--older-than", type=span, metavar="SPAN", help="Started at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Started at most so long ago."),
+        click.option(
+            "--where", metavar="TEXT", help="All of that in one text: 'workflow:film label:k=v newer:1d'."
+        ),
     ):
         command = option(command)
     return command
@@ -54,9 +58,10 @@ def filter_of(
     poisoned: bool,
     older_than: float | None,
     newer_than: float | None,
+    where: str | None,
 ) -> RunFilter:
-    """The filter that these options ask for."""
-    return RunFilter(
+    """The filter that these options and the text of --where ask for."""
+    by_options = RunFilter(
         workflow=workflow,
         labels=pairs("--label", label) or None,
         status=tuple(status) or None,
@@ -64,6 +69,7 @@ def filter_of(
         older_than_s=older_than,
         newer_than_s=newer_than,
     )
+    return with_text(by_options, where)
 
 
 @click.command("list")

@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -17,6 +16,7 @@ import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.drawing.words import on_one_line
+from queue_workflows.views.json_values import plain
 
 COUNTED: Final = 100_000
 _ALONE: Final = "nobody is there to be asked: say --yes, or --dry-run to see what it would be"
@@ -144,11 +144,6 @@ def print_json(value: Any) -> None:
     """For machines: times in ISO 8601 with their zone. A line at a time, as what reads may go away."""
     for line in json.dumps(value, indent=2, default=plain, ensure_ascii=False).split("\n"):
         click.echo(line)
-
-
-def plain(value: Any) -> Any:
-    """What JSON does not know, for `json.dumps`."""
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
