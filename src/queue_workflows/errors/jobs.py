@@ -57,6 +57,31 @@ class UnknownSchedule(QwfError):
         self.name = name
 
 
+class UnknownWorker(QwfError):
+    """A worker was asked about that is not there: it never beat, or was forgotten after its end."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(
+            f"there is no worker {worker_id!r:.200}", advice="`qwf workers list --all` lists them"
+        )
+        self.worker_id = worker_id
+
+
+class UnknownHost(QwfError):
+    """A host was asked about of which no worker, no supervisor and no quarantine is known."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, host_label: str) -> None:
+        super().__init__(
+            f"there is no host {host_label!r:.80}",
+            advice="`qwf workers list --all` and `qwf hw --all` have them",
+        )
+        self.host_label = host_label
+
+
 class JobNotCompleted(QwfError):
     """A job that somebody waited for is over and has no result; `error` is its last entry, if it has one."""
 

@@ -256,7 +256,16 @@ class Web:
 
         def look(conn: Any) -> Shown:
             return address.show(
-                Look(conn, settings, parts, words, dsn=self._opened.dsn, redaction=self._redaction)
+                Look(
+                    conn,
+                    settings,
+                    parts,
+                    words,
+                    prefix=request.scope.get("root_path", "").rstrip("/"),
+                    dsn=self._opened.dsn,
+                    schema_refusal=self._opened.schema_refusal,
+                    redaction=self._redaction,
+                )
             )
 
         return await self.readers.ask(look)

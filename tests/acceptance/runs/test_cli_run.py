@@ -266,6 +266,37 @@ def test_a_beginning_that_several_runs_have(qwf, conn):
     assert qwf("show", "0190b5d4-0000-7000-8000-000000000001").stdout.startswith("chain  ")
 
 
+# nodes
+
+
+def test_nodes_pages_through_the_jobs_of_one(qwf, conn, film):
+    """A table with why each is where it is, or JSON; a node that there is not is one line."""
+    run = uuid.UUID(qwf("start", film, "--input", "brief=a map").stdout.strip())
+    settle(dispatcher(conn))
+    work(conn, lambda _job: {})
+    settle(dispatcher(conn))
+    said = qwf("nodes", run, "draw", "--limit", 2)
+    assert [line.split()[:1] + line.split()[2:5] for line in said.stdout.splitlines()] == [
+        ["INDEX", "STATUS", "TRIES", "TOOK"],
+        ["0", "queued", "0", "-"],
+        ["1", "queued", "0", "-"],
+    ]
+    assert said.stderr == "looked as far as element 1; --after 1 goes on\n"
+    told = json.loads(qwf("nodes", run, "draw", "--after", 1, "--json").stdout)
+    assert [one["index"] for one in told.pop("elements")] == [2]
+    assert told == {
+        "run": str(run),
+        "node": "draw",
+        "type": "task",
+        "state": "active",
+        "counts": {"total": 3, "left": 3, "completed": 0, "skipped": 0, "failed": 0, "cancelled": 0},
+        "next": None,
+    }
+    assert qwf("nodes", run, "draw", "--state", "failed").stderr == "no element of draw matches\n"
+    assert qwf("nodes", run, "approve").stderr == "approve is waiting: it has no jobs\n"
+    assert qwf("nodes", run, "drow", status=2).stderr.startswith(f"qwf: run {run} has no node 'drow'")
+
+
 # cancel
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from queue_workflows.cli import Invocation
@@ -16,13 +14,17 @@ from queue_workflows.cli.shared.operator import (
     print_table,
     say,
 )
-from queue_workflows.drawing.words import on_one_line
+from queue_workflows.db.connections.snapshot_read import at_one_moment
+from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.engine.limits.lane_upkeep import admit_matching
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
+from queue_workflows.views.limits.listing import json_of, limit_json, read_limits
+from queue_workflows.views.limits.listing import limit as read_limit
 
 _HOLDERS_SHOWN = 3
+_TITLES = ["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"]
 
 
 @click.group(no_args_is_help=True)
@@ -51,16 +53,51 @@ def list_(
         if rates:
             list_rates(connection, keys, limit=limit, after=after, as_json=as_json)
             return
-        lines = LimitLineRepository(connection)
-        found = [lines.of(key) for key in keys] if keys else lines.page(limit=limit, after=after)
+        found = read_limits(connection, keys, limit=limit, after=after)
     if as_json:
-        print_json([asdict(line) for line in found])
+        print_json(json_of(found))
         return
-    print_table(["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"], list(map(_line, found)))
+    print_table(_TITLES, list(map(_line, found)))
     if not found:
         say("no key has a limit, a holder or a lane")
     elif not keys and len(found) == limit:
         say(f"there may be more: --after '{on_one_line(found[-1].key)}'")
+
+
+@limits.command()
+@click.argument("key", metavar="KEY")
+@json_option
+@click.pass_obj
+def show(invocation: Invocation, *, key: str, as_json: bool) -> None:
+    """Show one key: its cap, which jobs hold its slots since when, and which come next."""
+    with operators_connection(invocation) as connection, at_one_moment(connection):
+        seen = read_limit(connection, key)
+    if as_json:
+        print_json(limit_json(seen))
+        return
+    print_table(_TITLES, [_line(seen.line)])
+    print_table(
+        ["SLOT", "JOB", "WORKER", "SINCE", "LEASE UNTIL"],
+        [
+            [
+                str(one.slot),
+                f"{one.job_family}:{one.job_id}",
+                one.claimed_by,
+                say_moment(one.acquired_at),
+                say_moment(one.lease_expires_at),
+            ]
+            for one in seen.slots
+        ],
+    )
+    print_table(
+        ["NEXT", "QUEUE", "WHAT", "WHERE"],
+        [
+            [one.name, one.queue, one.title, "in its lane" if one.in_lane else "queued"]
+            for one in seen.waiting
+        ],
+    )
+    if not seen.slots and not seen.waiting:
+        say(f"nothing holds {on_one_line(key)} and nothing waits for it")
 
 
 @limits.command("set")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +14,7 @@ from queue_workflows.cli.shared.operator import print_json, print_table, say
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.limits.rates import RateRepository
+from queue_workflows.views.limits.rates import blocked_s, json_of, read_rates, tokens
 
 if TYPE_CHECKING:
     from queue_workflows.models import RateLimit
@@ -86,16 +87,12 @@ def list_rates(
     connection: psycopg.Connection[Any], keys: tuple[str, ...], *, limit: int, after: str, as_json: bool
 ) -> None:
     """Patterns and buckets, with what is in them."""
-    rates = RateRepository(connection)
-    if keys:
-        found = [row for row in map(rates.fetch, keys) if row is not None]
-    else:
-        found = rates.list(limit=limit, after=after or None)
-    ((now,),) = connection.execute("SELECT clock_timestamp()").fetchall()
-    if missing := sorted(set(keys) - {row.rate_key for row in found}):
-        say(f"without a rate of its own: {', '.join(map(on_one_line, missing))}")
+    seen = read_rates(connection, keys, limit=limit, after=after)
+    found, now = seen.rates, seen.now
+    if seen.missing:
+        say(f"without a rate of its own: {', '.join(map(on_one_line, seen.missing))}")
     if as_json:
-        print_json([_data(row, now) for row in found])
+        print_json(json_of(seen))
         return
     print_table(
         ["KEY", "RATE", "BURST", "TOKENS", "BLOCKED FOR", "SET BY", "WHY"],
@@ -111,38 +108,14 @@ def _rule(per_s: float, burst: float) -> str:
     return f"{shown_rate(per_s)}, {burst:g} at once"
 
 
-def _tokens(row: RateLimit, now: datetime) -> float:
-    since = max(row.refilled_at, row.blocked_until or row.refilled_at)
-    gained = row.tokens_per_s * max(0.0, (now - since).total_seconds())
-    return min(row.burst, row.tokens + gained)
-
-
-def _blocked_s(row: RateLimit, now: datetime) -> float:
-    return max(0.0, (row.blocked_until - now).total_seconds()) if row.blocked_until else 0.0
-
-
-def _data(row: RateLimit, now: datetime) -> dict[str, Any]:
-    is_pattern = row.rate_key.endswith("*")
-    return {
-        "key": row.rate_key,
-        "per_s": row.tokens_per_s,
-        "burst": row.burst,
-        "tokens": None if is_pattern else round(_tokens(row, now), 3),
-        "blocked_s": round(_blocked_s(row, now), 3),
-        "updated_by": row.updated_by,
-        "updated_at": row.updated_at.astimezone(UTC).isoformat() if row.updated_by else None,
-        "reason": row.reason,
-    }
-
-
 def _line(row: RateLimit, now: datetime) -> list[str]:
-    blocked_s = _blocked_s(row, now)
+    blocked = blocked_s(row, now)
     return [
         row.rate_key,
         shown_rate(row.tokens_per_s),
         f"{row.burst:g}",
-        "-" if row.rate_key.endswith("*") else f"{int(_tokens(row, now))}",
-        f"{blocked_s:.0f} s" if blocked_s else "-",
+        "-" if row.rate_key.endswith("*") else f"{int(tokens(row, now))}",
+        f"{blocked:.0f} s" if blocked else "-",
         row.updated_by or "-",
         row.reason or "-",
     ]

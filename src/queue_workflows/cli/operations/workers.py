@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.operations.worker_lines import (
+    WORKER_TITLES,
+    asked_of,
+    quarantine_of,
+    scope_of,
+    told_of,
+    worker_cells,
+)
+from queue_workflows.cli.operations.worker_show import host, show
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     audit_options,
@@ -20,23 +29,16 @@ from queue_workflows.cli.shared.operator import (
     say,
 )
 from queue_workflows.config import effective_settings, is_known_queue
-from queue_workflows.drawing.words import on_one_line, say_moment, say_span
+from queue_workflows.drawing.words import on_one_line, say_span
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.workers.control import Control, WorkerControlRepository
+from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
-from queue_workflows.repositories.workers.obedience import Obedience, Standing
+from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 from queue_workflows.roles.await_workers import Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
-
-if TYPE_CHECKING:
-    from queue_workflows.models import WorkerControl
-
-# A worker that was killed leaves its heartbeat behind; after this long it is history.
-FORGOTTEN_S = 3600.0
-_WORDS = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
-_AHEAD = {Obedience.PENDING: " (not heard yet)", Obedience.HEARD: " (finishing)", Obedience.OBEYED: ""}
+from queue_workflows.views.workers.listing import json_of, read_workers
 
 
 class _Verb(click.Command):
@@ -60,6 +62,10 @@ def workers() -> None:
     """
 
 
+workers.add_command(show)
+workers.add_command(host)
+
+
 @workers.command("list")
 @click.option("--host", default="*", metavar="HOST", help="Only of this host.")
 @click.option("--queue", default="*", metavar="QUEUE", help="Only of this queue.")
@@ -70,16 +76,12 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
     """Show every worker: what it does, when it was seen, and what was asked of it."""
     stale_s = effective_settings().stale_heartbeat_s
     with operators_connection(invocation) as connection:
-        found = HeartbeatRepository(connection).standing(host, queue)
-        wishes = WorkerControlRepository(connection).blocking(host, queue)
-    shown = [one for one in found if everyone or one.is_quarantined or one.age_s <= FORGOTTEN_S]
+        seen = read_workers(connection, stale_s=stale_s, host=host, queue=queue, everyone=everyone)
+    shown = seen.workers
     if as_json:
-        print_json({"workers": [_plain(one, stale_s) for one in shown], "control": list(map(_wish, wishes))})
+        print_json(json_of(seen))
         return
-    print_table(
-        ["HOST", "QUEUE", "PID", "STATE", "JOB", "UP", "SEEN", "MB", "VERSION", "ASKED"],
-        [_line(one, stale_s) for one in shown],
-    )
+    print_table(WORKER_TITLES, [worker_cells(one, stale_s) for one in shown])
     for one in shown:
         if one.cached_models:
             click.echo(f"{one.worker_id} has loaded: {', '.join(map(str, one.cached_models))}")
@@ -89,86 +91,11 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
             if everyone
             else "no worker was heard of for an hour; --all shows older ones"
         )
-    for wish in wishes:
+    for wish in seen.wishes:
         click.echo(told_of(wish))
     for one in shown:
         if one.is_quarantined:
-            click.echo(on_one_line(_put_aside(one)))
-
-
-def _put_aside(one: Standing) -> str:
-    """What keeps workers from a device, and how that ends."""
-    how = f"`qwf workers on {one.host_label} {one.queue}` has it tried again"
-    return f"{one.load.get('device')} of {one.host_label} is quarantined: {one.state_reason} — {how}"
-
-
-def _line(one: Standing, stale_s: float) -> list[str]:
-    silent = one.age_s > stale_s
-    return [
-        one.host_label,
-        one.queue,
-        str(one.pid),
-        f"silent, was {one.state}" if silent else one.state,
-        one.current_job or "-",
-        say_span((one.last_seen - one.started_at).total_seconds() + one.age_s),
-        f"{say_span(one.age_s)} ago",
-        str(one.load.get("rss_mb", "-")),
-        str(one.versions.get("queue_workflows", "-")),
-        _wanted(one),
-    ]
-
-
-def _wanted(one: Standing) -> str:
-    if one.is_quarantined:
-        return "-"
-    if one.control is None:
-        return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
-    return _asked(one.control) + _AHEAD[one.obedience()]
-
-
-def told_of(wish: WorkerControl) -> str:
-    """What is asked of which workers, on which account, until when and why; in a sentence."""
-    return f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}"
-
-
-def _asked(wish: Control | WorkerControl) -> str:
-    until = f" until {say_moment(wish.expires_at)}" if wish.expires_at else ""
-    why = f": {wish.reason}" if wish.reason else ""
-    return f"{_WORDS.get(DesiredState(wish.desired), 'on')} by {wish.actor}{until}{why}"
-
-
-def _scope(host_label: str, queue: str) -> str:
-    return f"({host_label}, {queue})"
-
-
-def _plain(one: Standing, stale_s: float) -> dict[str, Any]:
-    return {
-        "worker_id": one.worker_id,
-        "host_label": one.host_label,
-        "queue": one.queue,
-        "pid": one.pid,
-        "state": one.state,
-        "state_reason": one.state_reason,
-        "silent": one.age_s > stale_s,
-        "flagged_dead": one.flagged_dead,
-        "current_job": one.current_job,
-        "jobs_held": one.jobs_held,
-        "current_model": one.current_model,
-        "cached_models": one.cached_models,
-        "load": one.load,
-        "versions": one.versions,
-        "started_at": one.started_at,
-        "last_seen": one.last_seen,
-        "seen_s_ago": round(one.age_s, 3),
-        "control_version": one.control_version,
-        "control": None if one.control is None else _wish(one.control),
-        "obedience": one.obedience(),
-    }
-
-
-def _wish(wish: Control | WorkerControl) -> dict[str, Any]:
-    names = ("host_label", "queue", "desired", "version", "reason", "actor", "expires_at")
-    return {name: getattr(wish, name) for name in names}
+            click.echo(on_one_line(quarantine_of(one)))
 
 
 def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -261,7 +188,7 @@ def ask(
     timeout: float,
 ) -> ExitCode:
     """Ask workers for something, say what became of it, and wait for it if that was said too."""
-    stale_s, place = effective_settings().stale_heartbeat_s, _scope(host, queue)
+    stale_s, place = effective_settings().stale_heartbeat_s, scope_of(host, queue)
     with operators_connection(invocation) as connection:
         control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
         if desired is DesiredState.ON:
@@ -294,7 +221,7 @@ def _name_others(control: WorkerControlRepository, host: str, queue: str, desire
     for other in control.blocking(host, queue):
         if (other.host_label, other.queue) != (host, queue):
             still = "still blocks" if desired is DesiredState.ON else "holds as well"
-            click.echo(f"{_scope(other.host_label, other.queue)} {still}: {_asked(other)}")
+            click.echo(f"{scope_of(other.host_label, other.queue)} {still}: {asked_of(other)}")
 
 
 def _wait(look: Callable[[], Sequence[Standing]], version: int, stale_s: float, timeout_s: float) -> ExitCode:

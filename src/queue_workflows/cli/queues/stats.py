@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.workers import told_of
+from queue_workflows.cli.operations.worker_lines import told_of
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     json_option,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -23,11 +22,11 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.run import MOST_ROWS, draw, say_time
 from queue_workflows.drawing.terminal import stdout_terminal
 from queue_workflows.drawing.words import on_one_line, say_labels, say_moment
-from queue_workflows.engine.watch.run_reader import RunReader
-from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository
+from queue_workflows.repositories.runs.listing import RunFilter, RunLine
 from queue_workflows.states import RunStatus
 from queue_workflows.views.filters.runs import with_text
+from queue_workflows.views.runs import listing as run_list
+from queue_workflows.views.runs import show as run_show
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,9 +79,9 @@ def filter_of(
 def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
     """Show the newest runs that match."""
     with operators_connection(invocation) as connection:
-        lines = RunLinesRepository(connection).lines(filter_of(**given), limit=limit)
+        lines = run_list.runs(connection, filter_of(**given), limit=limit)
     if as_json:
-        print_json([asdict(line) for line in lines])
+        print_json(run_list.json_of(lines))
         return
     print_lines(lines)
     say_if_cut("run", len(lines), limit)
@@ -132,16 +131,14 @@ def show(invocation: Invocation, *, run_name: str, every: bool, ascii_only: bool
     """
     with operators_connection(invocation) as connection, at_one_moment(connection):
         run_id = run_named(connection, run_name)
-        seen = RunReader(run_id).look(connection)
-        done = AuditRepository(connection).of("run", str(run_id))
+        shown = run_show.shown_run(connection, run_id)
     if as_json:
-        names = ("at", "actor", "action", "reason", "details")
-        audit = [{name: getattr(one, name) for name in names} for one in done]
-        print_json(asdict(seen) | {"audit": audit})
+        print_json(run_show.json_of(shown))
         return
+    seen = shown.run
     for line in draw(seen, stdout_terminal(ascii_only=ascii_only), most_rows=None if every else MOST_ROWS):
         click.echo(line)
-    for one in done:
+    for one in shown.audit:
         why = f": {one.reason}" if one.reason else ""
         when = say_moment(one.at, now=seen.at)
         click.echo(on_one_line(f"{one.action} by {one.actor} at {when}{why}"))

@@ -25,7 +25,7 @@ from starlette.responses import RedirectResponse, Response
 
 from queue_workflows.errors import ConfigurationError
 
-TOKEN: Final = "token"
+TOKEN: Final = "token"  # noqa: S105 - its name in the address
 COOKIE_LASTS_S: Final = 7 * 86_400
 _KEY_BYTES: Final = 32
 

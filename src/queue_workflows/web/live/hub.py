@@ -51,11 +51,16 @@ class Slot:
         self.text = text
         self.filled.set()
 
-    async def take(self) -> str:
-        """The latest, once there is any."""
+    async def take(self) -> str | None:
+        """The latest, once there is any; None when there will be none any more."""
         await self.filled.wait()
         self.filled.clear()
-        return self.text or ""
+        return self.text
+
+    def end(self) -> None:
+        """There will be no more."""
+        self.text = None
+        self.filled.set()
 
 
 @dataclass(eq=False)
@@ -75,6 +80,7 @@ class Hub:
         self._longest_s = longest_s
         self._topics: dict[object, _Topic] = {}
         self._streams: dict[str, int] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.reads = 0
 
     @property
@@ -95,10 +101,21 @@ class Hub:
         for topic in self._topics.values():
             topic.heard.set()
 
+    def close(self) -> None:
+        """End every stream, so that a server which stops need not wait for browsers; from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end_all)
+
+    def _end_all(self) -> None:
+        for topic in self._topics.values():
+            for slot in topic.slots:
+                slot.end()
+
     @asynccontextmanager
     async def watching(self, key: object, user: str, render: Render) -> AsyncIterator[Slot]:
         """A slot that gets the topic's text now and whenever it changes; `key` names the topic."""
         self.admit(user)
+        self._loop = asyncio.get_running_loop()
         self._streams[user] = self._streams.get(user, 0) + 1
         slot = Slot()
         topic = self._topics.get(key)

@@ -26,8 +26,10 @@ async def events(
                 text = await asyncio.wait_for(slot.take(), beat_s)
             except TimeoutError:
                 yield BEAT
-            else:
-                yield event("page", text)
+                continue
+            if text is None:
+                return
+            yield event("page", text)
 
 
 def event(name: str, text: str) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import psycopg
 
+from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.errors import PayloadError
 from queue_workflows.settings import Settings
 from queue_workflows.web.access.redaction import Redaction
@@ -26,7 +27,9 @@ class Look:
     settings: Settings
     parts: Mapping[str, str]
     words: Mapping[str, str]
+    prefix: str = ""
     dsn: str | None = None
+    schema_refusal: Callable[[], str | None] = lambda: None
     redaction: Redaction = field(default_factory=Redaction)
 
     def word(self, name: str, default: str = "") -> str:
@@ -35,6 +38,12 @@ class Look:
         if len(value) > LONGEST_WORD:
             raise PayloadError(f"{name} is longer than {LONGEST_WORD:,} characters", path=name)
         return value or default
+
+    def knowledge(self) -> Knowledge:
+        """What an explanation needs beside the circumstances."""
+        yields = 0.0 if self.settings.affinity_max_wait_s == 0 else self.settings.affinity_yield_s
+        stale_s, poll_s = self.settings.stale_heartbeat_s, self.settings.poll_s
+        return Knowledge(stale_s, poll_s, self.schema_refusal(), yields)
 
     def number(self, name: str, default: int, *, least: int = 1, most: int = MOST_ROWS) -> int:
         """A whole number behind the address, within its bounds."""

@@ -16,10 +16,10 @@ from markupsafe import Markup
 
 from queue_workflows.drawing.words import say_span
 from queue_workflows.web.pages.page import href
+from queue_workflows.web.rendering import marks
 from queue_workflows.web.rendering.hostile_text import block, in_line
 from queue_workflows.web.rendering.texts import SECTIONS
 
-LIVE_BLOCKS: Final = ("lead", "content")
 _DIRECTORY: Final = Path(__file__).resolve().parent.parent / "templates"
 
 
@@ -86,22 +86,23 @@ def environment() -> Environment:
         "part": lambda text: quote(str(text), safe=":@"),
         "svg": Markup,
     }
-    made.globals |= {"href": href}
-    # As a global, so that a part of a page can be rendered without what stands above it.
-    made.globals["m"] = made.get_template("_macros.html").module
+    made.globals |= {"href": href, **marks.GLOBALS}
     return made
 
 
 def render(template: str, frame: Frame, data: Mapping[str, Any]) -> str:
     """A whole page."""
-    return environment().get_template(template).render(page=frame, **data)
+    return environment().get_template(template).render(page=frame, m=_macros(frame), **data)
 
 
 def render_live(template: str, frame: Frame, data: Mapping[str, Any]) -> str:
     """The part of a page that changes, as it is sent to those that watch it."""
-    found = environment().get_template(template)
-    context = found.new_context({"page": frame, **data})
-    return "".join("".join(found.blocks[name](context)) for name in LIVE_BLOCKS if name in found.blocks)
+    return environment().get_template(template).render(page=frame, m=_macros(frame), fragment=True, **data)
+
+
+def _macros(frame: Frame) -> Any:
+    """The macros, which know where the app is mounted."""
+    return environment().get_template("_macros.html").make_module({"page": frame})
 
 
 def _span(seconds: float | None) -> str:

@@ -1,0 +1,76 @@
+"""The patterns by which kinds of waiting differ in a bar, drawn once a page and referred to by each bar.
+
+What works is solid; what waits is hatched, each kind in its own way, so that a bar is read without colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from queue_workflows.drawing.svg.looks import LOOKS, Look, look_of
+from queue_workflows.drawing.svg.markup import text_of
+
+_SOLID: Final = ""
+
+# Kind of a segment: its tone, and what its pattern of eight by eight consists of.
+SEGMENTS: Final[Mapping[str, Look]] = {
+    "parents": Look("idle", '<circle class="hatch dotty" cx="2" cy="2" r="1"/>'),
+    "due": Look("due", '<path class="hatch" d="M0 4h8"/>'),
+    "held": Look("hold", '<path class="hatch" d="M-1 9 9-1M-1 1l2-2M7 9l2-2"/>'),
+    "queued": Look("idle", '<path class="hatch" d="M2 0v8"/>'),
+    "paused": Look("hold", '<path class="hatch" d="M2 0v8M4.5 0v8"/>'),
+    "running": Look("work", _SOLID),
+    "retry": Look("bad", '<path class="hatch" d="M-1-1 9 9M-1 7l2 2M7-1l2 2"/>'),
+    "parked": Look("ask", '<path class="hatch" d="M0 4l4-4 4 4-4 4z"/>'),
+}
+# In what a segment is called where a bar is explained.
+WORDS: Final[Mapping[str, str]] = {
+    "parents": "waits for parents",
+    "due": "not due yet",
+    "held": "held",
+    "queued": "queued",
+    "paused": "paused",
+    "running": "at work",
+    "retry": "before a retry",
+    "parked": "parked",
+}
+
+
+def look_of_segment(kind: str, state: str | None = None) -> Look:
+    """Work has the tone of the state that it came to; waiting has its kind's."""
+    if kind == "running" and state is not None and state in LOOKS:
+        return Look(look_of(state).tone, _SOLID)
+    return SEGMENTS.get(kind, SEGMENTS["queued"])
+
+
+def paint_of(kind: str) -> str:
+    """The attribute that fills a segment of this kind, if it is not solid."""
+    known = kind if kind in SEGMENTS else "queued"
+    return f' fill="url(#hatch-{known})"' if SEGMENTS[known].shape else ""
+
+
+def hatches() -> str:
+    """All patterns; stands once in a page, before what refers to them."""
+    patterns = "".join(
+        f'<pattern id="hatch-{kind}" class="{look.css}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<rect class="soft" width="8" height="8"/>{look.shape}</pattern>'
+        for kind, look in SEGMENTS.items()
+        if look.shape
+    )
+    return f'<svg class="defs" aria-hidden="true" focusable="false"><defs>{patterns}</defs></svg>'
+
+
+def legend(kinds: list[str]) -> str:
+    """What the patterns mean, for the kinds that a picture has."""
+    entries = "".join(
+        f'<li><svg class="{SEGMENTS[kind].css}" aria-hidden="true"><rect class="seg{_work(kind)}" x=".5" y=".5"'
+        f' width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
+        for kind in SEGMENTS
+        if kind in kinds
+    )
+    return f'<ul class="legend">{entries}</ul>'
+
+
+def _work(kind: str) -> str:
+    return "" if SEGMENTS[kind].shape else " work"
