@@ -105,7 +105,9 @@ class Web:
         self.writers = Writers(self._opened)
         self.hub = Hub()
         self._ears = Ears(self._opened, self.hub)
-        self._door = Door(self.readers, self.writers, ACTS, redaction=self._redaction)
+        self._door = Door(
+            self.readers, self.writers, ACTS, redaction=self._redaction, settings=lambda: self.settings
+        )
         self._router = Router([*_routes(self)])
 
     def close(self) -> None:

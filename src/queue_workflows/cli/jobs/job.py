@@ -6,7 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import click
 import psycopg
@@ -28,36 +28,21 @@ from queue_workflows.cli.shared.operator import (
     tell_each,
 )
 from queue_workflows.drawing.words import on_one_line, say_moment, say_span
-from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
-from queue_workflows.errors import ExitCode, UnknownJob
-from queue_workflows.models import WorkflowNodeJob
-from queue_workflows.repositories.jobs.nodes import NodeJobRepository
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository, Job
+from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching
+from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import (
     FAILURES_READ,
     JobFilter,
     JobLine,
     SelectingRepository,
 )
-from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
-from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.families import Family
-from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
+from queue_workflows.states import JobStatus
 from queue_workflows.views.filters.jobs import with_text
 from queue_workflows.views.jobs import failures as failing
 from queue_workflows.views.jobs import job as stored
 from queue_workflows.views.jobs import listing
-
-_OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
-_DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
-_ONCE: Final = ", and begins again though it is at_most_once: see what its last attempt has done"
-_NO_RUN: Final = "would not go on with it"
-_BECAME: Final = {
-    "cancelled": "cancelled",
-    "running": "asked to stop",
-    "retried": "retried",
-    RUN_OVER: f"left alone; the run {_NO_RUN}: `qwf run retry` runs again what failed in a run",
-}
+from queue_workflows.views.jobs.decisions import BECAME, DONE, applies, decide, foretell, meant
 
 
 @click.group(no_args_is_help=True)
@@ -187,7 +172,7 @@ def _show(found: stored.StoredJob) -> None:
 @click.pass_obj
 def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
     """Cancel JOBs, or all that match: what waits is over, what runs is asked to stop."""
-    return _decide(invocation, Verb.CANCEL, _OPEN, **given)
+    return _decide(invocation, Verb.CANCEL, **given)
 
 
 @job.command()
@@ -195,13 +180,12 @@ def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
 @click.pass_obj
 def retry(invocation: Invocation, /, **given: Any) -> ExitCode:
     """Run JOBs again that are over, or all failed ones that match: a new generation, with no failures yet."""
-    return _decide(invocation, Verb.RETRY, (JobStatus.FAILED.value,), **given)
+    return _decide(invocation, Verb.RETRY, **given)
 
 
 def _decide(
     invocation: Invocation,
     verb: Verb,
-    usually: tuple[str, ...],
     *,
     names: Sequence[str],
     dry_run: bool,
@@ -214,10 +198,10 @@ def _decide(
     said = _filter(**given)
     if bool(names) == (not said.is_empty or said.status is not None):
         raise click.UsageError("name jobs, or say by --queue, --task and the like which are meant; not both")
-    wanted = replace(said, status=said.status or usually)
+    wanted = meant(verb, said)
     for status in said.status or ():
-        if not _applies(verb, status):
-            raise click.UsageError(f"no job that is {status} can be {_DONE[verb]}")
+        if not applies(verb, status):
+            raise click.UsageError(f"no job that is {status} can be {DONE[verb]}")
     by = {"actor": actor, "reason": reason}
     with operators_connection(invocation) as connection:
         if names:
@@ -246,9 +230,9 @@ def decide_on_all(
         if as_json:
             print_json({"matched": matched, "dry_run": dry_run, "left_alone": left})
         else:
-            say(f"{number_of('job', meant)} {'would be ' + _DONE[verb] if matched else 'match'}")
+            say(f"{number_of('job', meant)} {'would be ' + DONE[verb] if matched else 'match'}")
             if left:
-                say(f"{number_of('job', left)} would be {_BECAME[RUN_OVER]}")
+                say(f"{number_of('job', left)} would be {BECAME[RUN_OVER]}")
         return ExitCode.DONE
     besides = f" ({left:,} would be left alone)" if left else ""
     if not confirm(f"{verb.capitalize()} {number_of('job', meant)}{besides}?", yes=yes):
@@ -266,59 +250,9 @@ def _decide_named(
     as_json: bool,
 ) -> ExitCode:
     """One that is not there makes it a mistake, and none is touched; one that is over or not yet is told."""
-    known = ExplainingRepository(connection)
-    rows = {(family.name, job_id): known.job(family, job_id) for family, job_id in jobs}
-    for (family_name, job_id), row in rows.items():
-        if row is None:
-            raise UnknownJob(f"{family_name}:{job_id}")
-    became = {} if dry_run else decide_named(connection, verb, jobs, **by)
-    answers = {
-        f"{name[0]}:{name[1]}": _said(
-            became.get(name), row, verb, dry_run=dry_run, left=_run_of_left(connection, verb, row)
-        )
-        for name, row in rows.items()
-    }
-    tell_each(answers, as_json=as_json)
-    return ExitCode.DONE if dry_run or len(became) == len(rows) else ExitCode.FAILED
-
-
-def _run_of_left(connection: psycopg.Connection[Any], verb: Verb, row: Job | None) -> str | None:
-    """Why a node's run would not go on with it, if that is so."""
-    if verb is not Verb.RETRY or not isinstance(row, WorkflowNodeJob):
-        return None
-    run = RunRepository(connection).fetch(row.run_id)
-    if run is None:
-        return None
-    if run.status in RUN_TERMINAL:
-        what, when = f"its run {run.id} is {run.status}", ""
-    elif run.cancel_requested_at is not None:
-        what, when = f"its run {run.id} is being cancelled", ", once it is over"
-    elif NodeJobRepository(connection).counted([row.id]):
-        what, when = f"its run {run.id} has counted its end", ", once it is over"
-    else:
-        return None
-    how = f"`qwf run retry {run.id}`" if run.mode == ENGINE_MODE else "retry the run, or start it again"
-    return f"{what} and {_NO_RUN}: {how}{when}"
-
-
-def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, left: str | None) -> str:
-    if became is not None:
-        return _BECAME[became] + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
-    if left is not None:
-        return f"not {_DONE[verb]}, {left}"
-    status = row.status if row else "gone"
-    if dry_run and _applies(verb, status):
-        return f"would be {_DONE[verb]}" + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
-    return f"not {_DONE[verb]}, it is {status}"
-
-
-def _had_begun(row: Job | None) -> bool:
-    """Whether it begins at most once and has begun, so that only a retry lets it begin again."""
-    return row is not None and row.begun_generation == row.generation
-
-
-def _applies(verb: Verb, status: str) -> bool:
-    return (status in JOB_TERMINAL) == (verb is Verb.RETRY)
+    decided = foretell(connection, verb, jobs) if dry_run else decide(connection, verb, jobs, **by)
+    tell_each(decided.answers, as_json=as_json)
+    return ExitCode.DONE if dry_run or decided.is_all else ExitCode.FAILED
 
 
 def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: bool) -> int:
@@ -340,13 +274,13 @@ def _decide_matching(
             if number and number % 10 == 0:
                 say(f"{became.total():,} so far")
     except KeyboardInterrupt:
-        say(f"{became.total():,} {_DONE[verb]} before the interruption")
+        say(f"{became.total():,} {DONE[verb]} before the interruption")
         raise
     if as_json:
         print_json(dict(became))
     else:
         for word, count in became.items():
-            click.echo(f"{number_of('job', count)} {_BECAME[word]}")
+            click.echo(f"{number_of('job', count)} {BECAME[word]}")
     return ExitCode.DONE
 
 

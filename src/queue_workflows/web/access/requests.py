@@ -12,6 +12,8 @@ from typing import Final
 
 from starlette.requests import Request
 
+from queue_workflows.errors import QwfError
+
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -26,6 +28,14 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class RequestRefused(QwfError):
+    """A request that is not answered as it is; `status` says to programs in which way it is wrong."""
+
+    def __init__(self, status: int, message: str, *, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.status = status
 
 
 def host_of(request: Request) -> str:

@@ -12,7 +12,9 @@ import psycopg
 from queue_workflows.settings import Settings
 
 MOST_TARGETS: Final = 500
+LONGEST_TARGET: Final = 400
 LONGEST_REASON: Final = 1000
+SHOWN_FIRST: Final = 10
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class By:
-    """Whose act it is, for the audit log."""
+    """The account that an act is on, for the audit log."""
 
     actor: str
     reason: str | None
@@ -53,38 +55,67 @@ class Field:
 
     name: str
     label: str
-    kind: Literal["text", "number", "span", "json", "choice", "checkbox"] = "text"
+    kind: Literal["text", "long", "number", "choice", "json"] = "text"
     hint: str = ""
+    value: str = ""
     choices: tuple[str, ...] = ()
     is_needed: bool = False
+    # What is wrong with what it says now.
+    flaw: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One of the things that an act is about: its name, what would become of it, and its page."""
+
+    name: str
+    said: str = ""
+    href: str | None = None
 
 
 @dataclass(frozen=True)
 class Preview:
     """What an act would be: how many, the first of them, and what else there is to know before the button."""
 
-    count: int
-    lines: tuple[str, ...] = ()
+    headline: str
+    # None where counting would have taken too long.
+    count: int | None = 1
+    is_capped: bool = False
+    lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
-    is_capped: bool = False
-    # What the form asks for, with what a drawn form needs; and where to go afterwards.
     fields: tuple[Field, ...] = ()
     back: str = "/"
-    # A whole answer of `--dry-run`, for the preview's JSON.
-    foretold: Any = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the form says everything that the act needs, and there is something to do."""
+        is_said = all((one.value or not one.is_needed) and not one.flaw for one in self.fields)
+        return is_said and self.count != 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A part of an act, which is committed: how many became what, and of named things what became of each."""
+
+    became: Counter[str]
+    lines: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True)
 class Act:
     """One thing that can be done; `name` is also what `authorize` is asked about.
 
-    `perform` gives, page by page, how many became what; each page is committed when it is told.
+    `target` gives the one way in which a thing is written, or `PayloadError`: `authorize` is asked about
+    exactly what is acted on. `filter` does that for the text of a filter; without it the act takes none.
     """
 
     name: str
     label: str
+    target: Callable[[str], str]
     preview: Callable[[psycopg.Connection[Any], Asked, Settings], Preview]
-    perform: Callable[[psycopg.Connection[Any], Asked, By, Settings], Iterator[Counter[str]]]
-    takes_filter: bool = False
-    fields: tuple[Field, ...] = ()
+    perform: Callable[[psycopg.Connection[Any], Asked, By, Settings], Iterator[Done]]
+    filter: Callable[[str], str] | None = None
+    takes_many: bool = True
+    # Whether it stops or undoes something.
+    is_grave: bool = False

@@ -22,6 +22,7 @@ from queue_workflows.errors import (
     UnknownSchedule,
     UnknownWorkflow,
 )
+from queue_workflows.web.access.requests import RequestRefused
 from queue_workflows.web.database.readers import Busy
 from queue_workflows.web.live.hub import TooManyStreams
 from queue_workflows.web.rendering import texts
@@ -56,6 +57,8 @@ def refusal_of(exc: BaseException) -> Refusal:
     """What an exception means for the request that met it."""
     if isinstance(exc, psycopg.errors.QueryCanceled):
         return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
+    if isinstance(exc, RequestRefused):
+        return Refusal(exc.status, exc.message, advice=exc.advice or "")
     known = exc if isinstance(exc, QwfError) else _of_driver(exc)
     if isinstance(known, QwfError):
         return _of_ours(known)
