@@ -1,4 +1,4 @@
-"""The hub: a view is read once for all who watch it, sent when it changed, and not at all when nobody does."""
+"""The hub: a view is read once for all that watch it, sent when it changed, not at all when nobody does."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_what_is_too_much_is_cut() -> None:
     """Ten megabytes, ten thousand entries and a hundred levels are shown within bounds."""
     text = Redaction().shown("payload", "x" * 10_000_000)
     assert len(text) < LONGEST_SHOWN + 100
-    assert text.endswith("characters more") or text.endswith("cut here")
+    assert text.endswith(("characters more", "cut here"))
     many = Redaction().value("payload", {"all": list(range(10_000)), **{f"k{n}": n for n in range(10_000)}})
     assert len(many) == 2_001
     assert many["all"][-1] == "… and 8,000 more"

@@ -69,7 +69,7 @@ def test_only_a_page_of_ours_may_change_something(site: str) -> None:
     ],
 )
 def test_without_that_word_the_origin_has_to_be_ours(origin: str | None, is_ours: bool) -> None:
-    """A browser that speaks plain HTTP to a name sends its origin alone; a program that sends neither is none."""
+    """A browser that speaks plain HTTP to a name sends its origin alone; what sends neither is no browser."""
     headers = {"host": "box:8427"} | ({} if origin is None else {"origin": origin})
     assert is_from_our_page(request(**headers)) is is_ours
 
