@@ -297,6 +297,21 @@ def test_nodes_pages_through_the_jobs_of_one(qwf, conn, film):
     assert qwf("nodes", run, "drow", status=2).stderr.startswith(f"qwf: run {run} has no node 'drow'")
 
 
+def test_timeline_draws_what_waited_and_what_was_at_work(qwf, conn, film):
+    """A bar a job, in the order in which they began; with JSON what each waited for."""
+    run = uuid.UUID(qwf("start", film, "--input", "brief=a map").stdout.strip())
+    assert qwf("timeline", run).stderr == "nothing of it has begun\n"
+    parked(conn, run)
+    head, *bars = qwf("timeline", run, "--ascii").stdout.splitlines()
+    assert "waiting" in head
+    assert [line.split()[0] for line in bars] == ["plan", "draw[0]", "draw[1]", "draw[2]", "approve"]
+    told = json.loads(qwf("timeline", run, "--json").stdout)
+    assert (told["run_id"], told["status"]) == (str(run), "running")
+    kinds = [[one["kind"] for one in bar["segments"]] for bar in told["bars"]]
+    assert kinds[1:] == [["parents", "queued", "running", "ended"]] * 3 + [["parents", "parked"]]
+    assert qwf("timeline", "run", status=2).stderr.startswith("qwf: Invalid value: 'run' is no run")
+
+
 # cancel
 
 
