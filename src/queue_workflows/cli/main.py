@@ -61,6 +61,9 @@ ENTRIES: Final = {
         "queue_workflows.cli.jobs.explain:explain", "Say why a job does not run, or how it ended."
     ),
     "hw": Entry("queue_workflows.cli.operations.hw:hw", "Show what the machines and their GPUs are at."),
+    "models": Entry(
+        "queue_workflows.cli.operations.models:models", "Show which models are loaded, and what wants them."
+    ),
     "workers": Entry(
         "queue_workflows.cli.operations.workers:workers", "See the workers; pause them, stop them, go on."
     ),
