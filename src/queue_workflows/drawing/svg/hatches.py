@@ -5,7 +5,7 @@ What works is solid; what waits is hatched, each kind in its own way, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from queue_workflows.drawing.svg.looks import LOOKS, Look, look_of
@@ -61,11 +61,11 @@ def hatches() -> str:
     return f'<svg class="defs" aria-hidden="true" focusable="false"><defs>{patterns}</defs></svg>'
 
 
-def legend(kinds: list[str]) -> str:
+def legend(kinds: Collection[str]) -> str:
     """What the patterns mean, for the kinds that a picture has."""
     entries = "".join(
-        f'<li><svg class="{SEGMENTS[kind].css}" aria-hidden="true"><rect class="seg{_work(kind)}" x=".5" y=".5"'
-        f' width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
+        f'<li><svg class="{SEGMENTS[kind].css}" aria-hidden="true"><rect class="seg{_work(kind)}"'
+        f' x=".5" y=".5" width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
         for kind in SEGMENTS
         if kind in kinds
     )
