@@ -9,9 +9,9 @@ from queue_workflows.drawing.svg.markup import number_of, percent_of, picture, t
 
 # More points than that are not told apart on a screen.
 MOST_POINTS: Final = 400
-_TOP: Final = 4
+_TOP: Final = 18
 _PLOT: Final = 72
-_HEIGHT: Final = 96
+_HEIGHT: Final = 112
 
 
 def spark(values: Sequence[float], *, label: str) -> str:
@@ -127,7 +127,7 @@ def _frame(top: str, first: str, last: str) -> str:
     return (
         f'<line class="rule" x1="0" x2="100%" y1="{_TOP}" y2="{_TOP}"/>'
         f'<line class="rule" x1="0" x2="100%" y1="{base}" y2="{base}"/>'
-        f'<text class="tiny muted" x="0" y="{_TOP + 13}">{text_of(top)}</text>'
+        f'<text class="tiny muted" x="0" y="{_TOP - 5}">{text_of(top)}</text>'
         f'<text class="tiny muted" x="0" y="{_HEIGHT - 6}">{text_of(first)}</text>'
         f'<text class="tiny muted end" x="100%" y="{_HEIGHT - 6}">{text_of(last)}</text>'
     )

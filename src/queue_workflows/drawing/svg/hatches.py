@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from queue_workflows.drawing.svg.looks import LOOKS, Look, look_of
+from queue_workflows.drawing.svg.looks import Look, look_of
 from queue_workflows.drawing.svg.markup import text_of
 
 _SOLID: Final = ""
+_ENDS: Final = ("completed", "failed", "cancelled")
 
 # Kind of a segment: its tone, and what its pattern of eight by eight consists of.
 SEGMENTS: Final[Mapping[str, Look]] = {
@@ -38,8 +39,8 @@ WORDS: Final[Mapping[str, str]] = {
 
 
 def look_of_segment(kind: str, state: str | None = None) -> Look:
-    """Work has the tone of the state that it came to; waiting has its kind's."""
-    if kind == "running" and state is not None and state in LOOKS:
+    """Work has the tone of what it came to, if it has come to an end; waiting has its kind's."""
+    if kind == "running" and state in _ENDS:
         return Look(look_of(state).tone, _SOLID)
     return SEGMENTS.get(kind, SEGMENTS["queued"])
 

@@ -30,7 +30,7 @@ def state_mark(state: str) -> str:
 
 def brand() -> str:
     """The mark of the page itself: steps that lead into one another."""
-    return (
-        '<svg viewBox="0 0 24 24" aria-hidden="true"><rect class="brand-a" width="24" height="24" rx="6"/>'
-        f'<path class="brand-c" d="M6.5 7.5 12 12l-5.5 4.5M12 12h5.5"/><path class="brand-b" d="{_DOTS}"/></svg>'
-    )
+    ground = '<rect class="brand-a" width="24" height="24" rx="6"/>'
+    ways = '<path class="brand-c" d="M6.5 7.5 12 12l-5.5 4.5M12 12h5.5"/>'
+    dots = f'<path class="brand-b" d="{_DOTS}"/>'
+    return f'<svg viewBox="0 0 24 24" aria-hidden="true">{ground}{ways}{dots}</svg>'

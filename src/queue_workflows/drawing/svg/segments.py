@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Protocol
 
-from queue_workflows.drawing.svg.hatches import WORDS, look_of_segment, paint_of
+from queue_workflows.drawing.svg.hatches import SEGMENTS, WORDS, look_of_segment, paint_of
 from queue_workflows.drawing.svg.markup import number_of, percent_of, titled
 from queue_workflows.drawing.svg.ticks import share_of
 from queue_workflows.drawing.words import say_span
@@ -59,7 +60,7 @@ def rectangles(
     """The pieces in a row, of which work has the tone of `state`."""
     place = f'y="{number_of(top)}" height="{number_of(height)}"'
     drawn = ""
-    for segment in segments:
+    for segment, after in zip_longest(segments, segments[1:]):
         begin = share_of(segment.start, axis.begin, axis.end)
         share = share_of(segment.end or axis.end, axis.begin, axis.end) - begin
         works = segment.kind == "running"
@@ -67,13 +68,21 @@ def rectangles(
             continue
         share = max(share, _THINNEST) if works else share
         begin = min(begin, 1 - share)
-        look = look_of_segment(segment.kind, state)
+        # What is tried again did not go well; what is not the last work came to nothing known.
+        look = look_of_segment(segment.kind, _end_of(after, state))
         drawn += (
             f'<rect class="seg {look.css}{" work" if works else ""}" x="{axis.at(begin)}"'
             f' width="{percent_of(share * axis.width)}" {place}{paint_of(segment.kind)}>'
             f"{titled(told(segment, axis.end))}</rect>"
         )
     return drawn
+
+
+def _end_of(after: Spanned | None, state: str | None) -> str | None:
+    """What a piece of work came to: the state at the end, or a failure where a retry follows."""
+    if after is None or after.kind not in SEGMENTS:
+        return state
+    return "failed" if after.kind == "retry" else None
 
 
 def told(segment: Spanned, now: datetime) -> str:
