@@ -82,6 +82,9 @@ ENTRIES: Final = {
     "schedule": Entry(
         "queue_workflows.cli.operations.schedule:schedule", "See, preview, pause and trigger schedules."
     ),
+    "web": Entry(
+        "queue_workflows.cli.page.web:web", "Serve the operator's page: all of this, live, in a browser."
+    ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(
         "queue_workflows.cli.operations.run_job:run_job",

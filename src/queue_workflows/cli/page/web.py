@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,14 @@ from queue_workflows.cli.shared.operator import asking_user, say
 from queue_workflows.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.web.serving import Served
 
 _NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
 @click.command()
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address of this machine to bind to."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The loopback address to bind to.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -84,25 +83,25 @@ def web(
 
 
 @contextmanager
-def page_beside(database: str | None, *, port: int = 8427) -> Iterator[Served | None]:
-    """The page beside other roles; None where it is not installed. On another port, if that one is taken."""
+def page_beside(database: str | Database | None, *, port: int | None = None) -> Iterator[Served | None]:
+    """The page beside other roles; None where it is not installed. On a free port, if its own is taken."""
     if not _is_installed():
         yield None
         return
     from queue_workflows.config import effective_settings
-    from queue_workflows.web.serving import served_page
+    from queue_workflows.web.serving import PORT, served_page
 
-    settings = effective_settings()
-    try:
-        page = served_page(database, user=asking_user(), settings=settings, port=port)
-        served = page.__enter__()
-    except ConfigurationError:
-        page = served_page(database, user=asking_user(), settings=settings, port=0)
-        served = page.__enter__()
-    try:
+    settings, user = effective_settings(), asking_user()
+    with ExitStack() as until_the_end:
+        try:
+            page = served_page(database, user=user, settings=settings, port=PORT if port is None else port)
+            served = until_the_end.enter_context(page)
+        except ConfigurationError:
+            if port is not None:
+                raise
+            page = served_page(database, user=user, settings=settings, port=0)
+            served = until_the_end.enter_context(page)
         yield served
-    finally:
-        page.__exit__(None, None, None)
 
 
 def check_installed() -> None:

@@ -90,4 +90,3 @@ _BY_CODE: Final[Mapping[str, Callable[[str | None, str | None], str | None]]] = 
     "unknown_module": lambda _queue, _run: "/workers",
     "last_error": lambda queue, _run: href("/failures", queue=queue),
 }
-

@@ -74,7 +74,8 @@ def _part(look: Look, run_id: uuid.UUID, view: str, shown: show.ShownRun) -> dic
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run_id, after=after)
         told = [
-            {**one, "payload": look.redaction.shown("result", one["payload"])} for one in records.json_of(found)
+            {**one, "payload": look.redaction.shown("result", one["payload"])}
+            for one in records.json_of(found)
         ]
         return {"records": told, "next": told[-1]["id"] if len(told) == records.USUAL else None}
     return {}
@@ -85,7 +86,9 @@ def node(look: Look) -> Shown:
     run_id, node_id = named_run(look.parts["run"]), look.parts["node"]
     state = look.word("state") or None
     if state is not None and state not in {status.value for status in JobStatus}:
-        raise PayloadError(f"state takes one of {', '.join(status.value for status in JobStatus)}", path="state")
+        raise PayloadError(
+            f"state takes one of {', '.join(status.value for status in JobStatus)}", path="state"
+        )
     after = int(given) if (given := look.word("after")).removeprefix("-").isdigit() else None
     limit = look.number("limit", ROWS)
     seen = elements.node_page(look.conn, run_id, node_id, state=state, after=after, limit=limit)
@@ -99,7 +102,11 @@ def node(look: Look) -> Shown:
             "seen": seen,
             "state": state,
             "states": [
-                (one.value.replace("_", " "), href(here, state=None if one == state else one.value), one == state)
+                (
+                    one.value.replace("_", " "),
+                    href(here, state=None if one == state else one.value),
+                    one == state,
+                )
                 for one in JobStatus
             ],
             "explanation": told.told,
@@ -121,7 +128,11 @@ def answer(look: Look) -> Shown:
         data={
             "asked": asked,
             "answers": [
-                (one, look.redaction.shown("payload", one.payload), one.error and look.redaction.shown("error", one.error))
+                (
+                    one,
+                    look.redaction.shown("payload", one.payload),
+                    one.error and look.redaction.shown("error", one.error),
+                )
                 for one in asked.answers
             ],
         },

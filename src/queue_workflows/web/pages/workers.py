@@ -38,9 +38,7 @@ def one_worker(look: Look) -> Shown:
 def hosts(look: Look) -> Shown:
     """Every machine as its supervisor saw it last."""
     everyone = look.is_set("all")
-    seen = hardware_view.read_hardware(
-        look.conn, stale_s=look.settings.stale_heartbeat_s, everyone=everyone
-    )
+    seen = hardware_view.read_hardware(look.conn, stale_s=look.settings.stale_heartbeat_s, everyone=everyone)
     told = hardware_view.json_of(seen)
     there = listing.read_workers(look.conn, stale_s=look.settings.stale_heartbeat_s)
     labels = sorted({one.host_label for one in there.workers} | {one["host_label"] for one in told["hosts"]})
