@@ -40,6 +40,12 @@ TOO_BROAD_ADVICE: Final = (
     "The database was at it for longer than a second. "
     "Narrow it: name a queue, a status, or how new it has to be."
 )
+AWAY: Final = "The database is away"
+AWAY_ADVICE: Final = "This page looks again by itself, every few seconds."
+NOT_HERE: Final = "There is no such page"
+GONE_ADVICE: Final = (
+    "It may have been pruned: jobs and runs that ended are kept for as long as QWF_RETENTION says."
+)
 SIGNED_OUT: Final = "You are not signed in"
 SIGNED_OUT_ADVICE: Final = "Open the address that `qwf web` printed when it started; its token is good once."
 DENIED: Final = "You may not see this"
