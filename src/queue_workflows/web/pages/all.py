@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from queue_workflows.web.pages import jobs, limits, operations, overview, queues, runs, workers
+from queue_workflows.web.pages import jobs, limits, runs, workers
 from queue_workflows.web.pages.page import Address
 
 ADDRESSES: Final = (
-    Address("/", overview.overview, "overview"),
-    Address("/queues", queues.queues, "queues"),
-    Address("/queues/{queue}", queues.one_queue, "queues"),
     Address("/jobs", jobs.jobs, "jobs"),
     Address("/jobs/{job}", jobs.one_job, "jobs"),
     Address("/jobs/{job}/explain", jobs.explained, "jobs"),
@@ -20,8 +17,6 @@ ADDRESSES: Final = (
     Address("/runs/{run}/explain", runs.explained, "runs"),
     Address("/runs/{run}/nodes/{node}", runs.node, "runs"),
     Address("/runs/{run}/answer/{node}", runs.answer, "runs"),
-    Address("/workflows", operations.workflows, "workflows"),
-    Address("/workflows/{workflow}", operations.workflow, "workflows"),
     Address("/workers", workers.workers, "workers"),
     Address("/workers/{worker}", workers.one_worker, "workers"),
     Address("/hosts", workers.hosts, "hosts"),
@@ -30,10 +25,4 @@ ADDRESSES: Final = (
     Address("/limits", limits.limits, "limits"),
     Address("/limits/{key:path}", limits.one_limit, "limits"),
     Address("/rates", limits.all_rates, "rates"),
-    Address("/schedules", operations.schedules, "schedules"),
-    Address("/schedules/{schedule}", operations.schedule, "schedules"),
-    Address("/hooks", operations.hooks, "hooks"),
-    Address("/binaries", operations.binaries, "binaries"),
-    Address("/audit", operations.audit, "audit"),
-    Address("/doctor", operations.doctor, "doctor"),
 )

@@ -1,4 +1,0 @@
-"""Schedules, programs, the audit log, and what the doctor finds."""
-
-from __future__ import annotations
-
