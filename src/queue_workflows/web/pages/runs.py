@@ -34,7 +34,7 @@ def runs(look: Look) -> Shown:
             "statuses": STATUSES,
             "further": None,
             "searched": None,
-            "chips": _chips(look.prefix, text),
+            "chips": status_chips(look.prefix + "/runs", text, STATUSES),
         },
         json=listing.json_of(lines),
     )
