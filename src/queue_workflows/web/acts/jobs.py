@@ -23,7 +23,7 @@ from queue_workflows.views.jobs.names import name_of
 from queue_workflows.web.acts.act import SHOWN_FIRST, Act, Asked, By, Done, Line, Preview
 from queue_workflows.web.acts.counting import MOST_COUNTED, NOT_COUNTED, counted, first, say_count
 from queue_workflows.web.acts.last_said import with_last
-from queue_workflows.web.pages.page import href
+from queue_workflows.web.page import href
 
 Connection = psycopg.Connection[Any]
 _LABELS: Final = {Verb.CANCEL: "Cancel", Verb.RETRY: "Retry"}
