@@ -82,6 +82,9 @@ ENTRIES: Final = {
     "schedule": Entry(
         "queue_workflows.cli.operations.schedule:schedule", "See, preview, pause and trigger schedules."
     ),
+    "audit": Entry(
+        "queue_workflows.cli.operations.audit:audit", "Show what operators did, when, what to, and why."
+    ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(
         "queue_workflows.cli.operations.run_job:run_job",
