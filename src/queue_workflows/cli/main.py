@@ -88,6 +88,9 @@ ENTRIES: Final = {
     "web": Entry(
         "queue_workflows.cli.page.web:web", "Serve the operator's page: all of this, live, in a browser."
     ),
+    "audit": Entry(
+        "queue_workflows.cli.operations.audit:audit", "Show what operators did, when, what to, and why."
+    ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(
         "queue_workflows.cli.operations.run_job:run_job",

@@ -14,8 +14,8 @@ from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
+from queue_workflows.web.page import ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.page import ROWS, Look, Shown, href
 from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Shown on their own, or by what is made of them.

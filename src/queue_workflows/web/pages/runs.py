@@ -10,9 +10,9 @@ from queue_workflows.states import RUN_TERMINAL, JobStatus
 from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
 from queue_workflows.views.hooks import records
 from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
+from queue_workflows.web.page import ROWS, Look, Shown, href
 from queue_workflows.web.pages.jobs import named_run, status_chips
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.page import ROWS, Look, Shown, href
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
 VIEWS = ("graph", "timeline", "nodes", "records")
