@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 import psycopg
 from support.rows.jobs import Jobs, ending
-from support.rows.runs import dispatcher, run_through, settle, start
+from support.rows.runs import dispatcher, run_through, settle, start, work
 
 from queue_workflows.engine.operate.many_jobs import Verb
 from queue_workflows.repositories import (
@@ -18,6 +19,7 @@ from queue_workflows.repositories import (
     HeartbeatRepository,
     LimitRepository,
     MachineRepository,
+    NodeJobRepository,
     RateRepository,
     ScheduleRepository,
     WorkerControlRepository,
@@ -61,11 +63,10 @@ _READING: Final[dict[str, Any]] = {
 }
 _FILM: Final[dict[str, Any]] = {
     "name": WORKFLOW,
-    "inputs": {"scenes": {"type": "array"}},
     "on_failure": "continue",
     "nodes": [
         {"id": "write", "module": "write"},
-        {"id": "draw", "module": "draw", "depends_on": ["write"], "for_each": {"from": "inputs.scenes"}},
+        {"id": "draw", "module": "draw", "depends_on": ["write"], "for_each": {"$from": "write.scenes"}},
         {"id": "cut", "module": "cut", "depends_on": ["draw"]},
         {
             "id": "approve",
@@ -118,11 +119,11 @@ def put_every_state(connection: psycopg.Connection[Any]) -> EveryState:
 def _ingest_jobs(connection: psycopg.Connection[Any]) -> dict[str, str]:
     jobs = Jobs("ingest", connection)
     LimitRepository(connection).set("host:*", 1, actor="ann", reason="be kind to small sites")
-    completed, failed, again, running, held, cancelled, queued, later = jobs.enqueue(
-        6, args={"url": "https://example.org/a"}, max_attempts=1
-    ) + jobs.enqueue(args={"password": "hunter2"}) + jobs.enqueue(delay=3600)
-    fields = {"traceback": "Traceback (most recent call last):\n  File \"fetch.py\", line 3\nTimeoutError"}
-    timed_out = error_entry("exception", "timed out after 30 s", error_type="TimeoutError") | fields
+    completed, failed, again, running, held, cancelled, queued = jobs.enqueue(7, max_attempts=1)
+    (later,) = jobs.enqueue(delay=3600)
+    connection.execute("UPDATE ingest_jobs SET args = args || '{\"password\": \"hunter2\"}'")
+    trace = 'Traceback (most recent call last):\n  File "fetch.py", line 3\nTimeoutError'
+    timed_out = json.loads(error_entry("exception", "timed out after 30 s", error_type="TimeoutError", traceback=trace))
     jobs.repository.end(ending(jobs.one(WORKER), result={"bytes": 120}))
     jobs.repository.end(ending(jobs.one(WORKER), "failed", error=timed_out, counts=True))
     jobs.repository.end(ending(jobs.one(WORKER), "failed", error=timed_out, counts=True))
@@ -152,20 +153,22 @@ def _ingest_jobs(connection: psycopg.Connection[Any]) -> dict[str, str]:
 
 def _runs(connection: psycopg.Connection[Any]) -> dict[str, uuid.UUID]:
     desk = dispatcher(connection)
-    scenes = {"scenes": [{"n": n} for n in range(_SCENES)]}
 
     def draws(job: ClaimedNodeJob) -> dict[str, Any] | None:
         if job.node_id == "draw" and job.map_index == 1:
             raise ValueError("the pen is dry")
-        return {"by": job.node_id}
+        return {"scenes": [{"n": n} for n in range(_SCENES)]}
 
     # What is over first: whatever is queued is worked on.
-    completed = start(connection, {"nodes": [{"id": "write", "module": "write"}]}, inputs={})
-    failed = start(connection, {**_FILM, "nodes": _FILM["nodes"][:3]}, inputs=scenes)
-    running = start(connection, _FILM, inputs=scenes, labels={"customer": "acme"})
+    completed = start(connection, {"nodes": [{"id": "write", "module": "write"}]})
+    failed = start(connection, {**_FILM, "nodes": _FILM["nodes"][:3]})
+    running = start(connection, _FILM, labels={"customer": "acme"})
     run_through(connection, desk, draws)
-    at_work = start(connection, {**_FILM, "nodes": _FILM["nodes"][:3]}, inputs=scenes)
+    at_work = start(connection, {**_FILM, "nodes": _FILM["nodes"][:3]})
     settle(desk)
+    work(connection, draws)
+    settle(desk)
+    assert len(NodeJobRepository(connection).claim("cpu", worker_id="h2:cpu:3", lease_s=3600, limit=2)) == 2
     return {"completed": completed, "failed": failed, "running": running, "at_work": at_work}
 
 
