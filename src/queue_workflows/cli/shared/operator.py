@@ -18,7 +18,6 @@ from queue_workflows.cli import Invocation
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.views.json_values import plain
 
-COUNTED: Final = 100_000
 _ALONE: Final = "nobody is there to be asked: say --yes, or --dry-run to see what it would be"
 
 
@@ -122,13 +121,6 @@ def say_if_cut(thing: str, shown: int, limit: int) -> None:
         say(f"no {thing} matches")
     elif shown == limit:
         say(f"the newest {limit}; --limit shows more")
-
-
-def number_of(thing: str, count: int) -> str:
-    """So many jobs or runs, which are counted up to `COUNTED`."""
-    if count >= COUNTED:
-        return f"{COUNTED:,} or more {thing}s"
-    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s" if count else f"no {thing}s"
 
 
 def tell_each(answers: Mapping[str, str], *, as_json: bool) -> None:
