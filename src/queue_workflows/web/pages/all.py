@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from queue_workflows.web.page import Address
-from queue_workflows.web.pages import jobs, limits, runs, workers
+from queue_workflows.web.pages import hooks, jobs, limits, operations, overview, queues, runs, workers
 
 ADDRESSES: Final = (
+    Address("/", overview.overview, "overview"),
+    Address("/queues", queues.queues, "queues"),
+    Address("/queues/{queue}", queues.one_queue, "queues"),
     Address("/jobs", jobs.jobs, "jobs"),
     Address("/jobs/{job}", jobs.one_job, "jobs"),
     Address("/jobs/{job}/explain", jobs.explained, "jobs"),
@@ -25,4 +28,10 @@ ADDRESSES: Final = (
     Address("/limits", limits.limits, "limits"),
     Address("/limits/{key:path}", limits.one_limit, "limits"),
     Address("/rates", limits.all_rates, "rates"),
+    Address("/schedules", operations.schedules, "schedules"),
+    Address("/schedules/{schedule}", operations.schedule, "schedules"),
+    Address("/hooks", hooks.hooks, "hooks"),
+    Address("/binaries", operations.binaries, "binaries"),
+    Address("/audit", operations.audit, "audit"),
+    Address("/doctor", operations.doctor, "doctor"),
 )
