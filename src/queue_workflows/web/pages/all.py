@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from queue_workflows.web.page import Address
-from queue_workflows.web.pages import hooks, jobs, limits, operations, overview, queues, runs, workers
+from queue_workflows.web.pages import (
+    hooks,
+    jobs,
+    limits,
+    operations,
+    overview,
+    queues,
+    runs,
+    workers,
+    workflows,
+)
 
 ADDRESSES: Final = (
     Address("/", overview.overview, "overview"),
@@ -20,6 +30,8 @@ ADDRESSES: Final = (
     Address("/runs/{run}/explain", runs.explained, "runs"),
     Address("/runs/{run}/nodes/{node}", runs.node, "runs"),
     Address("/runs/{run}/answer/{node}", runs.answer, "runs"),
+    Address("/workflows", workflows.workflows, "workflows"),
+    Address("/workflows/{workflow}", workflows.workflow, "workflows"),
     Address("/workers", workers.workers, "workers"),
     Address("/workers/{worker}", workers.one_worker, "workers"),
     Address("/hosts", workers.hosts, "hosts"),
