@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from support.rows.jobs import EMPTIED, Jobs
-from support.servers.web_page import OperatorsPage, hidden_of, served_page, text_of
+from support.rows.jobs import Jobs
+from support.servers.web_page import (
+    OperatorsPage,
+    audited,
+    everything,
+    hidden_of,
+    served_page,
+    text_of,
+)
 
-
-@pytest.fixture
-def page(qwf_dsn: str, conn: psycopg.Connection) -> Iterator[OperatorsPage]:
-    """The page, to user ada."""
-    with served_page(qwf_dsn) as page:
-        yield page
-
-
-@pytest.fixture
-def ingest(conn: psycopg.Connection) -> Jobs:
-    """Jobs of one family."""
-    return Jobs("ingest", conn)
-
-
-def everything(conn: psycopg.Connection) -> dict[str, list[Any]]:
-    """All rows that an act could change."""
-    tables = (*EMPTIED, "concurrency_limits", "rate_limits", "schedules")
-    return {
-        table: conn.execute(f"SELECT to_jsonb(t) FROM {table} t ORDER BY to_jsonb(t)::text").fetchall()
-        for table in tables
-    }
-
-
-def audited(conn: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """What the audit log has, oldest first."""
-    return conn.execute("SELECT actor, action, subject_id, reason FROM audit_log ORDER BY id").fetchall()
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
 
 class TestEveryAct:
@@ -247,8 +228,6 @@ class TestManyJobs:
 
     def test_hostile_names_are_text(self, page: OperatorsPage, conn: psycopg.Connection) -> None:
         """A task's name that is a script is shown, and does not run."""
-        from queue_workflows.repositories import IngestJobRepository, NewIngestJob
-
         evil = "<script>alert(1)</script>\N{RIGHT-TO-LEFT OVERRIDE}"
         IngestJobRepository(conn).enqueue_many([NewIngestJob(task_name=evil, args={}, queue="fetch")])
         seen = page.preview("job.cancel", where="queue:fetch")
