@@ -1,4 +1,4 @@
-"""Everything that is changed from the page: looked at first, done once, on the account of the user that did it."""
+"""Everything that is changed from the page: looked at first, done once, on its user's account."""
 
 from __future__ import annotations
 
@@ -113,13 +113,15 @@ class TestEveryAct:
         (job,) = ingest.enqueue()
         fields = hidden_of(page.preview("job.cancel", f"ingest:{job}"))
         before = everything(conn)
-        with served_page(qwf_dsn, authorize=lambda _user, verb, _target: verb == "look") as viewers:
-            with caplog.at_level(logging.WARNING):
-                answers = [
-                    viewers.preview("job.cancel", f"ingest:{job}"),
-                    viewers.post("/act/preview", fields),
-                    viewers.post("/act", fields),
-                ]
+        with (
+            served_page(qwf_dsn, authorize=lambda _user, verb, _target: verb == "look") as viewers,
+            caplog.at_level(logging.WARNING),
+        ):
+            answers = [
+                viewers.preview("job.cancel", f"ingest:{job}"),
+                viewers.post("/act/preview", fields),
+                viewers.post("/act", fields),
+            ]
         assert [answer.status_code for answer in answers] == [403, 403, 403]
         assert everything(conn) == before
         assert "refused job.cancel to 'ada'" in caplog.text
@@ -216,7 +218,7 @@ class TestManyJobs:
     def test_two_operators_on_one_filter_are_told(
         self, page: OperatorsPage, ingest: Jobs, conn: psycopg.Connection
     ) -> None:
-        """What matched when the second looked was dealt with meanwhile: it is said, and nothing is done twice."""
+        """What matched when the second looked was dealt with meanwhile: it is said, nothing is done twice."""
         ingest.enqueue(3)
         bobs = page.as_user("bob")
         his = bobs.preview("job.cancel", where="queue:fetch")

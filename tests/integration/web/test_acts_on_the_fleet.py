@@ -31,11 +31,11 @@ def wishes(conn: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("act", "target", "place", "desired"),
+    ("act", "target", "place"),
     [
-        ("workers.pause", "attic fetch", ("attic", "fetch"), "pause"),
-        ("workers.off", "attic *", ("attic", "*"), "off"),
-        ("queue.pause", "fetch", ("*", "fetch"), "pause"),
+        ("workers.pause", "attic fetch", ("attic", "fetch", "pause")),
+        ("workers.off", "attic *", ("attic", "*", "off")),
+        ("queue.pause", "fetch", ("*", "fetch", "pause")),
     ],
 )
 def test_workers_are_asked_for_something(
@@ -43,17 +43,17 @@ def test_workers_are_asked_for_something(
     conn: psycopg.Connection,
     act: str,
     target: str,
-    place: tuple[str, str],
-    desired: str,
+    place: tuple[str, str, str],
 ) -> None:
     """The preview foretells it and writes nothing; then the wish is there, on the user's account."""
     before = everything(conn)
     seen = page.preview(act, target)
-    assert "no worker would obey" in text_of(seen)
+    assert "no workers would obey" in text_of(seen)
     assert everything(conn) == before
     assert page.confirm(seen, reason="a new disk").status_code == 200
-    assert wishes(conn) == [(*place, desired, "ada", False)]
-    assert audited(conn) == [("ada", f"workers.{desired}", " ".join(place), "a new disk")]
+    host, queue, desired = place
+    assert wishes(conn) == [(*place, "ada", False)]
+    assert audited(conn) == [("ada", f"workers.{desired}", f"{host} {queue}", "a new disk")]
 
 
 def test_a_wish_ends_by_itself_if_that_was_said(page: OperatorsPage, conn: psycopg.Connection) -> None:

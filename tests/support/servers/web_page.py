@@ -1,4 +1,4 @@
-"""The operator's page in this process, with users that a test names, and the forms that a browser would send."""
+"""The operator's page in this process, with users that a test names, and forms as a browser sends them."""
 
 from __future__ import annotations
 

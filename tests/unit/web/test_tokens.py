@@ -45,17 +45,9 @@ def test_a_mark_is_of_exactly_what_was_shown() -> None:
     assert tokens.judge(mark, "bob", ASKED).verdict is Verdict.OTHER
     assert Tokens().judge(mark, "ada", ASKED).verdict is Verdict.OTHER
     nonce, until, _, signature = mark.split(".")
-    for made in (
-        "",
-        "...",
-        mark[:-1],
-        f"{nonce}.{int(until) + 1}..{signature}",
-        f"{nonce}.x.9.\u00e9",
-        mark + ".",
-    ):
-        assert tokens.judge(made, "ada", ASKED).verdict is (
-            Verdict.GOOD if made == mark + "." else Verdict.OTHER
-        )
+    longer = f"{nonce}.{int(until) + 1}..{signature}"
+    for made in ("", "...", mark[:-1], longer, f"{nonce}.x.9.é", f"{mark}."):
+        assert tokens.judge(made, "ada", ASKED).verdict is Verdict.OTHER
 
 
 def test_a_mark_grows_old() -> None:
