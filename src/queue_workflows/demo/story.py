@@ -253,7 +253,7 @@ def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview,
 
 def _is_answered(database: Database, made: _Made, node_id: str) -> bool:
     """Whether an answer is there that nobody has refused."""
-    taken = [SubmissionStatus.PENDING, SubmissionStatus.PROCESSED]
+    taken = [SubmissionStatus.PENDING, SubmissionStatus.ACCEPTED]
     with Session(database.engine) as session:
         answers = InputSubmissionRepository(session).list(
             run_id=made.run.id, node_id=node_id, status=taken, limit=1

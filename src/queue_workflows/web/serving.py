@@ -90,7 +90,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     except OSError as exc:
         raise ConfigurationError(
             f"the page cannot listen on {host}, port {port}: {exc.strerror or exc}",
-            advice="another program, perhaps another `qwf web`, has it: name a port with --port, or 0 for any",
+            advice="another program has it, perhaps another `qwf web`: name a port by --port, 0 for any",
         ) from exc
     with bound:
         yield bound

@@ -10,16 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 from support.rows.jobs import CLEAR
-from support.rows.plans import explain, rows_read
 from support.rows.runs import dispatcher, run_through, settle, start
 
 from queue_workflows.engine.runs.verbs import submit_input
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
-from queue_workflows.repositories.runs import elements as element_rows
-from queue_workflows.repositories.runs.elements import MOST_LOOKED_AT, NodeElementRepository
 from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.views.hooks import records
-from queue_workflows.views.runs import elements, listing
+from queue_workflows.views.runs import elements, listing, timeline
 from queue_workflows.views.runs.question import json_of, question
 
 DRAW: dict[str, Any] = {
@@ -35,8 +32,6 @@ DRAW: dict[str, Any] = {
         },
     ],
 }
-MANY = 100_000
-FAILED_AT = 60_000
 
 
 @pytest.fixture
@@ -95,50 +90,6 @@ def test_a_run_or_node_that_is_not_there(conn: psycopg.Connection) -> None:
         elements.node_page(conn, start(conn, DRAW), "drow")
 
 
-@pytest.fixture(scope="module")
-def crowded(qwf_dsn: str) -> Iterator[tuple[psycopg.Connection, uuid.UUID]]:
-    """A node of a hundred thousand elements of which two have failed."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR)
-        run = start(connection, DRAW)
-        connection.execute(
-            """
-            INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, finished_at)
-            SELECT %s, 'draw', n, 'cpu', CASE WHEN n IN (7, %s) THEN 'failed' ELSE 'completed' END, now()
-            FROM generate_series(0, %s) AS n
-            """,
-            [run, FAILED_AT, MANY - 1],
-        )
-        connection.execute("VACUUM ANALYZE workflow_node_jobs")
-        yield connection, run
-        connection.execute(CLEAR)
-
-
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize("state", [None, "failed", "running"])
-def test_a_page_of_a_large_node_costs_like_one_of_a_small(
-    crowded: tuple[psycopg.Connection, uuid.UUID], mode: str, state: str | None
-) -> None:
-    """Its next elements are read by index, to a bound, and no others."""
-    connection, run = crowded
-    most = MOST_LOOKED_AT if state else 51
-    params = {"run_id": run, "node_id": "draw", "state": state, "after": 50_000, "limit": 51, "most": most}
-    plan = explain(connection, mode, element_rows.PAGE, params)
-    assert "Seq Scan" not in {node["Node Type"] for node in plan}
-    assert rows_read(plan, "workflow_node_jobs") <= most + 51
-
-
-def test_a_search_goes_on_where_it_ended(crowded: tuple[psycopg.Connection, uuid.UUID]) -> None:
-    """However far away the next that matches is, each page looks at a bounded number."""
-    connection, run = crowded
-    found, after, pages = [], None, 0
-    while pages == 0 or after is not None:
-        page = NodeElementRepository(connection).page(run, "draw", state="failed", after=after)
-        found += [one.index for one in page.elements]
-        after, pages = page.next, pages + 1
-    assert (found, pages) == ([7, FAILED_AT], MANY // MOST_LOOKED_AT + 1)
-
-
 def test_what_a_node_asks(conn: psycopg.Connection) -> None:
     """Its words and its schema, whether it still takes an answer, and what came in."""
     run = start(conn, DRAW)
@@ -180,3 +131,33 @@ def test_commands_say_what_was_asked() -> None:
     assert records.command_of(run, plugin="words", warnings=True) == (
         f"qwf hooks records {run} --plugin words --warnings"
     )
+
+
+def kinds(bar: timeline.Bar) -> list[str]:
+    return [one.kind for one in bar.segments]
+
+
+def test_a_timeline_has_a_bar_for_each_job(conn: psycopg.Connection) -> None:
+    """What waited for others, for a worker, or for an answer, and what was at work."""
+    run = drawn(conn)
+    found = timeline.run_timeline(conn, run)
+    assert sorted(bar.label for bar in found.bars) == [f"draw[{index}]" for index in range(7)]
+    assert {tuple(kinds(bar)[-3:]) for bar in found.bars} == {("queued", "running", "ended")}
+    assert {bar.state for bar in found.bars} == {"completed", "failed"}
+    assert all(found.begin <= bar.segments[0].start for bar in found.bars)
+    asking = start(conn, DRAW)
+    run_through(conn, dispatcher(conn), lambda _job: {})
+    *_, approve = timeline.run_timeline(conn, asking).bars
+    assert (approve.node, approve.index, kinds(approve)) == ("approve", None, ["parents", "parked"])
+
+
+@pytest.mark.parametrize("elements", [250, 2_500])
+def test_a_timeline_of_many_jobs_has_a_bar_for_those_alike(conn: psycopg.Connection, elements: int) -> None:
+    """At work while one of them is; of thousands only the node's own times are read."""
+    draw = {"id": "draw", "module": "m", "for_each": {"$value": list(range(elements))}}
+    run = start(conn, {"name": "film", "nodes": [draw]})
+    run_through(conn, dispatcher(conn), lambda _job: {})
+    (bar,) = timeline.run_timeline(conn, run).bars
+    assert (bar.label, bar.state, bar.members, bar.job) == ("draw", "completed", 1, None)
+    assert kinds(bar)[-1] == "running"
+    assert timeline.json_of(timeline.run_timeline(conn, run))["bars"][0]["segments"]

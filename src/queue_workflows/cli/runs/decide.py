@@ -36,6 +36,7 @@ from queue_workflows.errors import ExitCode, UnknownRun
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
+from queue_workflows.repositories.runs.run_search import RunSearch
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.views.runs import decisions as decided
 from queue_workflows.views.runs.decisions import (
@@ -242,7 +243,7 @@ def _preview(connection: psycopg.Connection[Any], wanted: RunFilter, *, quiet: b
     """How many match, with the newest of them to look at."""
     runs = RunLinesRepository(connection)
     if not quiet:
-        print_lines(runs.lines(wanted, limit=5))
+        print_lines(RunSearch(connection).page(wanted, limit=5).lines)
     return runs.count(wanted, at_most=COUNTED)
 
 

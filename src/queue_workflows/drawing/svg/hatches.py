@@ -5,13 +5,14 @@ What works is solid; what waits is hatched, each kind in its own way, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from queue_workflows.drawing.svg.looks import LOOKS, Look, look_of
+from queue_workflows.drawing.svg.looks import Look, look_of
 from queue_workflows.drawing.svg.markup import text_of
 
 _SOLID: Final = ""
+_ENDS: Final = ("completed", "failed", "cancelled")
 
 # Kind of a segment: its tone, and what its pattern of eight by eight consists of.
 SEGMENTS: Final[Mapping[str, Look]] = {
@@ -38,8 +39,8 @@ WORDS: Final[Mapping[str, str]] = {
 
 
 def look_of_segment(kind: str, state: str | None = None) -> Look:
-    """Work has the tone of the state that it came to; waiting has its kind's."""
-    if kind == "running" and state is not None and state in LOOKS:
+    """Work has the tone of what it came to, if it has come to an end; waiting has its kind's."""
+    if kind == "running" and state in _ENDS:
         return Look(look_of(state).tone, _SOLID)
     return SEGMENTS.get(kind, SEGMENTS["queued"])
 
@@ -61,11 +62,11 @@ def hatches() -> str:
     return f'<svg class="defs" aria-hidden="true" focusable="false"><defs>{patterns}</defs></svg>'
 
 
-def legend(kinds: list[str]) -> str:
+def legend(kinds: Collection[str]) -> str:
     """What the patterns mean, for the kinds that a picture has."""
     entries = "".join(
-        f'<li><svg class="{SEGMENTS[kind].css}" aria-hidden="true"><rect class="seg{_work(kind)}" x=".5" y=".5"'
-        f' width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
+        f'<li><svg class="{SEGMENTS[kind].css}" aria-hidden="true"><rect class="seg{_work(kind)}"'
+        f' x=".5" y=".5" width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
         for kind in SEGMENTS
         if kind in kinds
     )

@@ -70,6 +70,11 @@ LOOKS: Final[Mapping[str, Look]] = {
     "pending": Look("ask", _DOTS + _draw("M5.4 8h.01M8 8h.01M10.6 8h.01")),
     "accepted": Look("good", _draw("M2.2 8.6 6 12.4 13.8 4")),
     "rejected": Look("bad", _draw("M3.2 3.2l9.6 9.6M12.8 3.2l-9.6 9.6")),
+    "loaded": Look(
+        "good", _fill("M8 .8 14.4 4.4v7.2L8 15.2 1.6 11.6V4.4z") + _hole("M8.8 4 5.8 8.6h4L7.2 12")
+    ),
+    "cached": Look("idle", _draw("M8 1.6 13.7 4.8v6.4L8 14.4 2.3 11.2V4.8z")),
+    "wanted": Look("hold", _draw("M8 1.6 13.7 4.8v6.4L8 14.4 2.3 11.2V4.8zM8 5.2v3.4M8 10.8v.01")),
     "held": Look("hold", _fill("M2.5 7h11v7.5h-11z") + _draw("M4.9 7V4.8a3.1 3.1 0 0 1 6.2 0V7")),
     "ok": Look(
         "good",

@@ -6,6 +6,8 @@ import re
 from typing import Final
 from xml.sax.saxutils import escape
 
+from queue_workflows.drawing.terminal import wide
+
 # A name longer than that is told by its beginning; the page that it leads to shows it whole.
 LONGEST_TEXT: Final = 400
 # Controls, what turns the direction of writing, invisible marks, surrogates and what XML has no room for.
@@ -14,6 +16,9 @@ _UNFIT: Final = re.compile(
     "\ufeff\ufff0-\uffff\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 _QUOTED: Final = {'"': "&quot;", "'": "&#39;"}
+# Pixels of a letter, about; where many are wider, the text is cut off where its room ends.
+PLAIN: Final = 6.8
+STRONG: Final = 7.6
 
 
 def text_of(text: object, longest: int = LONGEST_TEXT) -> str:
@@ -22,6 +27,17 @@ def text_of(text: object, longest: int = LONGEST_TEXT) -> str:
     line = _UNFIT.sub(" ", str(text)[: longest * 4])
     line = " ".join(line.split())
     return escape(line if len(line) <= longest else line[: max(1, longest - 1)].rstrip() + "…", _QUOTED)
+
+
+def fitted(text: object, room: float, *, letter: float = PLAIN) -> str:
+    """A text for so many pixels of room, about."""
+    columns = max(2, int(room / letter))
+    whole = " ".join(_UNFIT.sub(" ", str(text)[: columns * 4]).split())
+    if wide(whole) <= columns:
+        return text_of(whole)
+    while whole and wide(whole) > columns - 1:
+        whole = whole[:-1]
+    return text_of(whole.rstrip() + "…")
 
 
 def link_of(href: str) -> str:
@@ -40,14 +56,10 @@ def percent_of(share: float) -> str:
     return f"{number_of(100 * share)}%"
 
 
-def picture(inner: str, *, label: str, css: str, size: str = "") -> str:
-    """One `<svg>` that a screen reader tells as an image called `label`."""
-    return f'<svg class="{css}" role="img" aria-label="{text_of(label)}"{size}>{inner}</svg>'
-
-
-def interactive_picture(inner: str, *, label: str, css: str, size: str = "") -> str:
-    """One `<svg>` with links in it, which a screen reader goes through one by one."""
-    return f'<svg class="{css}" role="group" aria-label="{text_of(label)}"{size}>{inner}</svg>'
+def picture(inner: str, *, label: str, css: str, size: str = "", links: bool = False) -> str:
+    """One `<svg>`: an image called `label`, or with `links` a group of what can be visited one by one."""
+    role = "group" if links else "img"
+    return f'<svg class="{css}" role="{role}" aria-label="{text_of(label)}"{size}>{inner}</svg>'
 
 
 def linked(inner: str, href: str | None) -> str:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from queue_workflows.web.pages import jobs, limits, operations, overview, queues, runs, workers
-from queue_workflows.web.pages.page import Address
+from queue_workflows.web.page import Address
+from queue_workflows.web.pages import (
+    hooks,
+    jobs,
+    limits,
+    operations,
+    overview,
+    queues,
+    runs,
+    workers,
+    workflows,
+)
 
 ADDRESSES: Final = (
     Address("/", overview.overview, "overview"),
@@ -20,8 +30,8 @@ ADDRESSES: Final = (
     Address("/runs/{run}/explain", runs.explained, "runs"),
     Address("/runs/{run}/nodes/{node}", runs.node, "runs"),
     Address("/runs/{run}/answer/{node}", runs.answer, "runs"),
-    Address("/workflows", operations.workflows, "workflows"),
-    Address("/workflows/{workflow}", operations.workflow, "workflows"),
+    Address("/workflows", workflows.workflows, "workflows"),
+    Address("/workflows/{workflow}", workflows.workflow, "workflows"),
     Address("/workers", workers.workers, "workers"),
     Address("/workers/{worker}", workers.one_worker, "workers"),
     Address("/hosts", workers.hosts, "hosts"),
@@ -32,7 +42,7 @@ ADDRESSES: Final = (
     Address("/rates", limits.all_rates, "rates"),
     Address("/schedules", operations.schedules, "schedules"),
     Address("/schedules/{schedule}", operations.schedule, "schedules"),
-    Address("/hooks", operations.hooks, "hooks"),
+    Address("/hooks", hooks.hooks, "hooks"),
     Address("/binaries", operations.binaries, "binaries"),
     Address("/audit", operations.audit, "audit"),
     Address("/doctor", operations.doctor, "doctor"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from queue_workflows.errors import PayloadError, UnknownJob
@@ -11,9 +12,11 @@ from queue_workflows.states import JOB_TERMINAL
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
 from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.views.jobs import explain, failures, job, listing
+from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
+from queue_workflows.web.page import ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.page import ROWS, Look, Shown, href
+from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Shown on their own, or by what is made of them.
 _APART = frozenset({"id", "errors", *KINDS})
@@ -23,7 +26,7 @@ def jobs(look: Look) -> Shown:
     """The newest jobs that match, as far back as one look reaches."""
     wanted, limit = job_filter(look.word("q")), look.number("limit", ROWS)
     before = look.word("before") or None
-    found = listing.job_list(look.conn, wanted, limit=limit, before=before)
+    found = listing.job_page(look.conn, wanted, limit=limit, before=before)
     text = text_of(wanted)
     return Shown(
         title="Jobs",
@@ -33,8 +36,8 @@ def jobs(look: Look) -> Shown:
             "found": found,
             "q": text,
             "keys": KEYS,
-            "chips": _chips(look.prefix, text),
-            "further": href(look.prefix + "/jobs", q=text, before=found.before, limit=look.word("limit")),
+            "chips": status_chips(look.prefix + "/jobs", text, STATUSES),
+            "further": href(look.prefix + "/jobs", q=text, before=found.cursor, limit=look.word("limit")),
             "is_first": before is None,
         },
         json=listing.json_of(found),
@@ -44,29 +47,23 @@ def jobs(look: Look) -> Shown:
 
 def one_job(look: Look) -> Shown:
     """All that is stored of a job, and why it waits."""
-    family, job_id = named(look.parts["job"])
-    stored = job.stored_job(look.conn, family, job_id)
-    return _shown(look, family, job_id, stored, job.command_of(stored.name), job.json_of(stored))
+    stored, told = _read(look)
+    return _shown(look, stored, told, job.command_of(stored.name), job.json_of(stored))
 
 
 def explained(look: Look) -> Shown:
     """The explanation alone is the answer for programs; for eyes it stands on the job's page."""
+    stored, told = _read(look)
+    return _shown(look, stored, told, explain.command_of(stored.name), explain.json_of(told))
+
+
+def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
     family, job_id = named(look.parts["job"])
     stored = job.stored_job(look.conn, family, job_id)
-    told = explain.explained_job(look.conn, family, job_id, look.knowledge())
-    return _shown(look, family, job_id, stored, explain.command_of(stored.name), explain.json_of(told), told)
+    return stored, explain.explained_job(look.conn, family, job_id, look.knowledge())
 
 
-def _shown(
-    look: Look,
-    family: Family,
-    job_id: int,
-    stored: job.StoredJob,
-    command: str,
-    json: Any,
-    told: explain.ExplainedJob | None = None,
-) -> Shown:
-    told = told or explain.explained_job(look.conn, family, job_id, look.knowledge())
+def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, command: str, json: Any) -> Shown:
     columns = stored.columns
     run = str(columns["run_id"]) if columns.get("run_id") else None
     reasons = linked(told.explanation.reasons, prefix=look.prefix, queue=columns["queue"], run=run)
@@ -83,6 +80,7 @@ def _shown(
             "job": stored,
             "row": columns,
             "run": run,
+            "wait_bar": wait_bar_picture(bar_of_job(told.there), columns["status"]),
             "explanation": told.explanation,
             "reasons": reasons,
             "values": values,
@@ -136,13 +134,13 @@ def named_run(name: str) -> uuid.UUID:
         raise PayloadError(f"{name[:80]!r} is no run's id", path="run") from None
 
 
-def _chips(prefix: str, text: str) -> list[tuple[str, str, bool]]:
+def status_chips(path: str, text: str, statuses: Sequence[str]) -> list[tuple[str, str, bool]]:
     """The statuses, each put into the filter or taken out of it by a click."""
     chips = []
-    for status in STATUSES:
+    for status in statuses:
         word = f"status:{status}"
         words = text.split()
         others = [one for one in words if one != word]
         wanted = others if word in words else [*others, word]
-        chips.append((status.replace("_", " "), href(prefix + "/jobs", q=" ".join(wanted)), word in words))
+        chips.append((status.replace("_", " "), href(path, q=" ".join(wanted)), word in words))
     return chips

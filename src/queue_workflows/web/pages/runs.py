@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.states import RUN_TERMINAL, JobStatus
 from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
 from queue_workflows.views.hooks import records
-from queue_workflows.views.runs import elements, explain, graph, listing, question, show
-from queue_workflows.web.pages.jobs import named_run
+from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
+from queue_workflows.web.page import ROWS, Look, Shown, href
+from queue_workflows.web.pages.jobs import named_run, status_chips
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.page import ROWS, Look, Shown, href
-from queue_workflows.web.rendering.pictures import graph_picture
+from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
 VIEWS = ("graph", "timeline", "nodes", "records")
 
@@ -20,14 +21,23 @@ VIEWS = ("graph", "timeline", "nodes", "records")
 def runs(look: Look) -> Shown:
     """The newest runs that match."""
     wanted, limit = run_filter(look.word("q")), look.number("limit", ROWS)
-    lines = listing.runs(look.conn, wanted, limit=limit)
+    before = look.word("before") or None
+    found = listing.run_page(look.conn, wanted, limit=limit, before=before)
     text = text_of(wanted)
     return Shown(
         title="Runs",
         template="runs.html",
-        command=listing.command_of(wanted, limit=limit),
-        data={"lines": lines, "q": text, "keys": KEYS, "statuses": STATUSES, "further": None},
-        json=listing.json_of(lines),
+        command=listing.command_of(wanted, limit=limit, before=before),
+        data={
+            "found": found,
+            "q": text,
+            "keys": KEYS,
+            "statuses": STATUSES,
+            "further": href(look.prefix + "/runs", q=text, before=found.cursor, limit=look.word("limit")),
+            "chips": status_chips(look.prefix + "/runs", text, STATUSES),
+        },
+        json=listing.json_of(found),
+        is_live=before is None,
     )
 
 
@@ -58,18 +68,18 @@ def one_run(look: Look) -> Shown:
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
         command=show.command_of(run_id),
-        data=data | _part(look, run_id, view, shown),
+        data=data | _part(look, run_id, view),
         json=show.json_of(shown),
         is_live=run.status not in RUN_TERMINAL,
     )
 
 
-def _part(look: Look, run_id: uuid.UUID, view: str, shown: show.ShownRun) -> dict[str, object]:
+def _part(look: Look, run_id: uuid.UUID, view: str) -> dict[str, object]:
     """What only one of the views needs."""
     if view == "graph":
         return {"picture": graph_picture(graph.run_graph(look.conn, run_id), look.prefix)}
     if view == "timeline":
-        return {"bars": _timeline(look, run_id)}
+        return {"picture": timeline_picture(timeline.run_timeline(look.conn, run_id), look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run_id, after=after)
@@ -79,6 +89,13 @@ def _part(look: Look, run_id: uuid.UUID, view: str, shown: show.ShownRun) -> dic
         ]
         return {"records": told, "next": told[-1]["id"] if len(told) == records.USUAL else None}
     return {}
+
+
+def explained(look: Look) -> Shown:
+    """The explanation alone is the answer for programs; for eyes it stands on the run's page."""
+    run_id = named_run(look.parts["run"])
+    told = explain.explained(look.conn, run_id, look.knowledge())
+    return replace(one_run(look), command=explain.command_of(run_id), json=explain.json_of(told))
 
 
 def node(look: Look) -> Shown:
@@ -139,7 +156,3 @@ def answer(look: Look) -> Shown:
         json=question.json_of(asked),
         is_live=False,
     )
-
-
-def _timeline(look: Look, run_id: uuid.UUID) -> object:
-    raise NotImplementedError

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from queue_workflows.views import models as models_view
 from queue_workflows.views.hosts import hardware as hardware_view
 from queue_workflows.views.hosts import host as host_view
 from queue_workflows.views.workers import listing, worker
-from queue_workflows.web.pages.page import Look, Shown
+from queue_workflows.web.page import Look, Shown
+from queue_workflows.web.rendering.pictures import model_map_picture
 
 
 def workers(look: Look) -> Shown:
@@ -67,4 +69,16 @@ def one_host(look: Look) -> Shown:
         command=host_view.command_of(label),
         data={"seen": seen, "told": told},
         json=told,
+    )
+
+
+def models(look: Look) -> Shown:
+    """Which models are loaded where, and which jobs want them."""
+    seen = models_view.read_models(look.conn, stale_s=look.settings.stale_heartbeat_s)
+    return Shown(
+        title="Models",
+        template="models.html",
+        command=models_view.command_of(),
+        data={"seen": seen, "picture": model_map_picture(seen, look.prefix)},
+        json=models_view.json_of(seen),
     )

@@ -1,0 +1,104 @@
+"""A run on an axis of time: a bar for each node, in which waiting is hatched and work is solid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from queue_workflows.drawing.svg.icons import icon_at
+from queue_workflows.drawing.svg.looks import look_of, word_of
+from queue_workflows.drawing.svg.markup import fitted, linked, number_of, percent_of, picture, titled
+from queue_workflows.drawing.svg.segments import Axis, Segment, Spanned, rectangles
+from queue_workflows.drawing.svg.ticks import ticks
+from queue_workflows.drawing.words import say_span
+
+MOST_ROWS: Final = 400
+_ROW: Final = 24
+_HEAD: Final = 24
+_BAR: Final = 14
+# The names at the left, the axis, and how long each took at the right.
+_LEFT: Final = 0.23
+_WIDTH: Final = 0.69
+_NAME_ROOM: Final = 232
+
+
+class Barred(Protocol):
+    """A node, or an element of one: `depth` indents it below the row that it belongs to."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def segments(self) -> Sequence[Spanned]: ...
+    @property
+    def href(self) -> str | None: ...
+    @property
+    def note(self) -> str: ...
+    @property
+    def depth(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row by its values alone."""
+
+    label: str
+    state: str
+    segments: Sequence[Segment]
+    href: str | None = None
+    note: str = ""
+    depth: int = 0
+
+
+def draw_timeline(
+    rows: Sequence[Barred], *, begin: datetime, end: datetime, is_over: bool = True, label: str = "Timeline"
+) -> str:
+    """The first MOST_ROWS rows in their order; `end` is now unless it `is_over`."""
+    shown = rows[:MOST_ROWS]
+    axis = Axis(begin, max(end, begin + timedelta(milliseconds=1)), _LEFT, _WIDTH)
+    height = _HEAD + _ROW * len(shown)
+    inner = _axis(axis, height)
+    for number, row in enumerate(shown):
+        inner += _row(row, axis, _HEAD + number * _ROW)
+    if not is_over:
+        at = axis.at(1)
+        inner += f'<line class="now" x1="{at}" x2="{at}" y1="{_HEAD - 4}" y2="{height}"/>'
+    return picture(inner, label=label, css="timeline", size=f' height="{height}"', links=True)
+
+
+def _axis(axis: Axis, height: int) -> str:
+    drawn = ""
+    for share, words in ticks((axis.end - axis.begin).total_seconds()):
+        at = axis.at(share)
+        css = "tiny muted end" if share > 0.98 else "tiny muted mid" if share else "tiny muted"
+        drawn += f'<line class="rule" x1="{at}" x2="{at}" y1="{_HEAD - 4}" y2="{height}"/>'
+        drawn += f'<text class="{css}" x="{at}" y="14">{words}</text>'
+    return drawn
+
+
+def _row(row: Barred, axis: Axis, top: int) -> str:
+    look = look_of(row.state)
+    indent = 16 * min(4, max(0, row.depth))
+    room = _NAME_ROOM - indent - 24
+    name = icon_at(row.state, indent, 4)
+    name += f'<text x="{indent + 22}" y="16">{fitted(row.label, room)}</text>'
+    hover = f"{row.label}: {word_of(row.state)}" + (f" · {row.note}" if row.note else "")
+    frame = f'y="{top}" width="{percent_of(_LEFT - 0.01)}" height="{_ROW}"'
+    named = linked(f'<rect class="hit" width="100%" height="{_ROW}"/>{name}', row.href)
+    left = f'<svg class="{look.css}" {frame}>{titled(hover)}{named}</svg>'
+    bars = rectangles(row.segments, axis, top=top + (_ROW - _BAR) / 2, height=_BAR, state=row.state)
+    took = f'<text class="tiny muted end" x="100%" y="{top + 16}">{_worked(row, axis)}</text>'
+    rule = f'<line class="rule" x1="0" x2="100%" y1="{number_of(top + _ROW)}" y2="{number_of(top + _ROW)}"/>'
+    return rule + left + bars + took
+
+
+def _worked(row: Barred, axis: Axis) -> str:
+    """How long it was at work, if it was."""
+    work = [segment for segment in row.segments if segment.kind == "running"]
+    seconds = sum(((one.end or axis.end) - one.start).total_seconds() for one in work)
+    if not work:
+        return ""
+    return f"{max(0.0, seconds):.1f}s" if seconds < 10 else say_span(seconds)
