@@ -41,6 +41,10 @@ ENTRIES: Final = {
     "up": Entry("queue_workflows.cli.roles.up:up", "Run everything in one terminal, for development."),
     "demo": Entry("queue_workflows.cli.roles.demo:demo", "Run the bundled example on an embedded Postgres."),
     "db": Entry("queue_workflows.cli.database.migrations:db", "Migrate the database and look at its schema."),
+    "overview": Entry(
+        "queue_workflows.cli.operations.overview:overview",
+        "Show what is stuck, then queues, hosts and the outbox.",
+    ),
     "doctor": Entry(
         "queue_workflows.cli.operations.doctor:doctor",
         "Check the database and this set-up, and say what to do.",

@@ -15,12 +15,10 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
-    COUNTED,
     before_option,
     confirm,
     deciding_options,
     json_option,
-    number_of,
     operators_connection,
     print_json,
     print_table,
@@ -28,7 +26,7 @@ from queue_workflows.cli.shared.operator import (
     say_where_it_ends,
     tell_each,
 )
-from queue_workflows.drawing.words import on_one_line, say_moment, say_span
+from queue_workflows.drawing.words import COUNTED, number_of, on_one_line, say_moment, say_span
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import (

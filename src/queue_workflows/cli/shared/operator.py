@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from queue_workflows.repositories.reports.job_search import JobPage
     from queue_workflows.repositories.runs.run_search import RunPage
 
-COUNTED: Final = 100_000
 _ALONE: Final = "nobody is there to be asked: say --yes, or --dry-run to see what it would be"
 
 
@@ -143,13 +142,6 @@ def say_where_it_ends(
         say(f"the newest {limit}; --limit shows more")
     elif shown == limit and page.cursor is not None:
         say(f"{limit} more; --before {page.cursor} goes on")
-
-
-def number_of(thing: str, count: int) -> str:
-    """So many jobs or runs, which are counted up to `COUNTED`."""
-    if count >= COUNTED:
-        return f"{COUNTED:,} or more {thing}s"
-    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s" if count else f"no {thing}s"
 
 
 def tell_each(answers: Mapping[str, str], *, as_json: bool) -> None:
