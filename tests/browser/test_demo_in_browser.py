@@ -38,7 +38,7 @@ def test_the_film_is_watched_and_its_question_answered(qwf_new_database, tabs: T
         expect(tab.get_by_text("Done.")).to_be_visible()
         tab.goto(run)
         expect(tab.locator("main .lead")).to_contain_text("completed", timeout=PATIENCE_MS)
-        said = [line for line in iter(demo.line, "")]
+        said = list(iter(demo.line, ""))
         assert demo.status(300) == 0
     assert "approve   answered on the operator's page" in said
     assert tabs.complaints == []

@@ -20,7 +20,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PATHS = [address.path for address in ADDRESSES]
 # Of a run's page each view, and of a job's each state, has a layout of its own.
-MORE = ["/runs/{run}?view=timeline", "/runs/{run}?view=nodes", "/runs/{run}?view=records", "/jobs?q=status:failed"]
+MORE = [
+    "/runs/{run}?view=timeline",
+    "/runs/{run}?view=nodes",
+    "/runs/{run}?view=records",
+    "/jobs?q=status:failed",
+]
 WIDTHS = (320, 1280)
 SCHEMES = ("light", "dark")
 NOBODY = EveryState({"failed": "ingest:404"}, {"running": UUID(int=404)})
@@ -84,7 +89,7 @@ def test_a_run_in_each_status(tabs: Tabs, full: tuple[BrowsedPage, EveryState], 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_with_nothing_there(tabs: Tabs, empty: BrowsedPage, path: str) -> None:
-    """A list says that it is empty, a thing that is not there is said to be missing, and both are good pages."""
+    """A list says that it is empty, a thing that is not there is said to be missing."""
     tab = tabs.open(OPERATOR)
     answer = tab.goto(empty.url + NOBODY.place(path))
     assert answer is not None

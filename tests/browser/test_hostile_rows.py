@@ -18,14 +18,21 @@ from queue_workflows.web.pages.all import ADDRESSES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-MARKUP = "</script></textarea></title><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>{{7*7}}"
+MARKUP = (
+    "</script></textarea></title><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>{{7*7}}"
+)
 TURNED = "\u202etxt.exe\u202c \u2066hidden\u2069 \u200bzero"
 STEERING = [chr(code) for code in (0x202A, 0x202B, 0x202D, 0x202E, 0x2066, 0x2067, 0x2068, 0x200B)]
 EVIL = f"{MARKUP} {TURNED}"
 LONG = "W" * 100_000
 DEEP = "[" * 4_000 + "]" * 4_000
 MOST_BYTES = 2_000_000
-MORE = ["/runs/{run}?view=nodes", "/runs/{run}?view=timeline", "/runs/{run}?view=records", "/jobs?q=status:failed"]
+MORE = [
+    "/runs/{run}?view=nodes",
+    "/runs/{run}?view=timeline",
+    "/runs/{run}?view=records",
+    "/jobs?q=status:failed",
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +50,16 @@ def spoil(connection: psycopg.Connection, run: UUID) -> None:
     error = {"kind": "exception", "type": EVIL, "message": f"{EVIL} {LONG}", "traceback": EVIL, "attempt": 1}
     args = {EVIL: EVIL, "long": "x" * 10_000_000, "deep": "d"}
     connection.execute(
-        "UPDATE ingest_jobs SET task_name = left(%s, 200), args = %s, claimed_by = CASE WHEN claimed_by IS NOT NULL"
-        " THEN left(%s, 200) END, errors = CASE WHEN status = 'failed' THEN %s ELSE errors END",
-        [EVIL, Jsonb(args), EVIL, Jsonb([error])],
+        "UPDATE ingest_jobs SET task_name = left(%s, 200), args = %s,"
+        " errors = CASE WHEN status = 'failed' THEN %s ELSE errors END",
+        [EVIL, Jsonb(args), Jsonb([error])],
     )
     connection.execute(
         "UPDATE workflow_node_jobs SET context_delta = %s WHERE status = 'completed'", [Jsonb({EVIL: LONG})]
     )
-    connection.execute("UPDATE workflow_runs SET labels = %s WHERE id = %s", [Jsonb({EVIL[:60]: EVIL[:60]}), run])
+    connection.execute(
+        "UPDATE workflow_runs SET labels = %s WHERE id = %s", [Jsonb({EVIL[:60]: EVIL[:60]}), run]
+    )
     connection.execute(
         "UPDATE worker_heartbeats SET state_reason = %s, versions = %s, load = %s WHERE worker_id = %s",
         [EVIL + LONG, Jsonb({EVIL: EVIL}), Jsonb({EVIL: EVIL}), WORKER],
@@ -71,7 +80,9 @@ def check(tab: Page, tabs: Tabs, url: str) -> None:
     assert tab.evaluate("() => window.hit") is None, url
     text = tab.locator("body").inner_text()
     assert [char for char in STEERING if char in text] == [], url
-    assert tab.evaluate("() => document.querySelectorAll('main script, main img, main iframe').length") == 0, url
+    assert (
+        tab.evaluate("() => document.querySelectorAll('main script, main img, main iframe').length") == 0
+    ), url
     assert tabs.complaints == [], url
 
 

@@ -43,7 +43,14 @@ def tab_to(tab: Page, text: str) -> None:
 def test_rows(tab: Page) -> None:
     """j goes down and k up, neither beyond the last, and Enter opens the job."""
     first, second, third = names(tab)
-    for key, focused in (("j", first), ("j", second), ("k", first), ("k", first), ("j", second), ("j", third)):
+    for key, focused in (
+        ("j", first),
+        ("j", second),
+        ("k", first),
+        ("k", first),
+        ("j", second),
+        ("j", third),
+    ):
         tab.keyboard.press(key)
         expect(tab.get_by_role("link", name=focused)).to_be_focused()
     tab.keyboard.press("j")

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 _HIDE = """
 (hidden) => {
   Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
-  Object.defineProperty(document, "visibilityState", {configurable: true, get: () => hidden ? "hidden" : "visible"});
+  const state = () => hidden ? "hidden" : "visible";
+  Object.defineProperty(document, "visibilityState", {configurable: true, get: state});
   document.dispatchEvent(new Event("visibilitychange"));
 }
 """
@@ -113,7 +114,7 @@ def test_a_hidden_tab_frees_its_stream(page: BrowsedPage, ingest: Jobs, tabs: Ta
 
 def test_tabs_of_one_view_are_read_for_once(page: BrowsedPage, ingest: Jobs, tabs: Tabs) -> None:
     """Two readers of a page are one topic, and both see the change."""
-    (job,) = ingest.enqueue()
+    ingest.enqueue()
     both = [tabs.open(OPERATOR), tabs.open(OPERATOR)]
     for tab in both:
         tab.goto(f"{page.url}/jobs")

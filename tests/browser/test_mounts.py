@@ -1,4 +1,4 @@
-"""The page mounted in applications of four frameworks, each as its example shows it, with users of its own."""
+"""The page mounted in applications of four frameworks, each as its example shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from support.servers.cluster import free_port
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "web"
-SERVE_ASGI = "import sys, uvicorn; uvicorn.run(sys.argv[1] + ':app', port=int(sys.argv[2]), log_level='warning')"
+SERVE_ASGI = (
+    "import sys, uvicorn; uvicorn.run(sys.argv[1] + ':app', port=int(sys.argv[2]), log_level='warning')"
+)
 FLASK = ["-m", "flask", "--app", "flask_app", "run", "--port"]
 
 
@@ -87,14 +89,16 @@ def test_nobody_sees_it_without_signing_in(mounted: Mounted, tabs: Tabs, conn: p
 def test_an_operator_finds_a_job_and_cancels_it(
     mounted: Mounted, tabs: Tabs, ingest: Jobs, conn: psycopg.Connection
 ) -> None:
-    """Every link and form leads below the prefix, files are found, and the audit log has the app's own user."""
+    """Every link leads below the prefix, files are found, and the audit log has the app's own user."""
     (job,) = ingest.enqueue()
     tab = signed_in(tabs, mounted, "ada")
     asked: list[tuple[str, int]] = []
     tab.on("response", lambda response: asked.append((response.url, response.status)))
     tab.reload()
     assert tab.evaluate("() => getComputedStyle(document.querySelector('.top')).display") == "flex"
-    links = tab.evaluate("() => [...document.querySelectorAll('a[href^=\"/\"]')].map((a) => a.getAttribute('href'))")
+    links = tab.evaluate(
+        "() => [...document.querySelectorAll('a[href^=\"/\"]')].map((a) => a.getAttribute('href'))"
+    )
     assert [link for link in links if not link.startswith("/ops/")] == []
     tab.get_by_role("link", name=f"ingest:{job}").click()
     tab.wait_for_url(f"{mounted.url}/ops/jobs/ingest:{job}")

@@ -1,4 +1,4 @@
-"""Rights, as a browser meets them: a viewer changes nothing, a stranger sees nothing, two operators do a thing once."""
+"""Rights in a browser: a viewer changes nothing, a stranger sees nothing, two operators do a thing once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_viewer_is_offered_nothing(
 def test_a_viewer_can_do_nothing_by_hand(
     full: tuple[BrowsedPage, EveryState, psycopg.Connection], tabs: Tabs
 ) -> None:
-    """No act is shown to it, none is done for it, not with an operator's own mark either; rows are as before."""
+    """No act is shown to it, none is done, not with an operator's own mark either; rows are as before."""
     page, there, connection = full
     job = there.jobs["queued"]
     operators = tabs.open(OPERATOR)
@@ -112,7 +112,7 @@ def test_two_operators_retry_the_same_jobs(page: BrowsedPage, ingest: Jobs, tabs
     """The second is told that somebody was there first, and no job is retried twice."""
     jobs = ingest.enqueue(3, max_attempts=1)
     for job in ingest.claim(limit=3):
-        ingest.repository.end(ending(job, "failed", error={"kind": "exception", "message": "no"}, counts=True))
+        ingest.repository.end(ending(job, "failed", error={"kind": "exit"}, counts=True))
     first, second = tabs.open(OPERATOR), tabs.open(OPERATOR)
     for tab in (first, second):
         tab.goto(f"{page.url}/jobs?q=status:failed")

@@ -69,7 +69,7 @@ def test_picked_rows_are_retried_for_a_reason(page: BrowsedPage, ingest: Jobs, t
     """Of the rows of a list those that were picked are acted on, and the others stay as they are."""
     jobs = ingest.enqueue(3, max_attempts=1)
     for job in ingest.claim(limit=3):
-        ingest.repository.end(ending(job, "failed", error={"kind": "exception", "message": "no"}, counts=True))
+        ingest.repository.end(ending(job, "failed", error={"kind": "exit"}, counts=True))
     tab.goto(f"{page.url}/jobs?q=status:failed")
     for job in jobs[:2]:
         tab.get_by_role("checkbox", name=f"Pick ingest:{job}").check()

@@ -1,12 +1,8 @@
 """The operator's page below /ops of a Django project, for the users that its session knows.
 
-    pip install 'queue-workflows[web]' django uvicorn
-    SECRET_KEY=… QWF_DB_URL=… uvicorn django_asgi:app
-
-Of a project of your own this is `asgi.py`; its users are those of django.contrib.auth.
+pip install 'queue-workflows[web]' django uvicorn
+SECRET_KEY=… QWF_DB_URL=… uvicorn django_asgi:app
 """
-
-from __future__ import annotations
 
 import os
 from importlib import import_module
@@ -20,6 +16,7 @@ from starlette.requests import Request
 
 from queue_workflows.web import create_app
 
+# In a project of your own all this stands in settings.py, and the users are those of django.contrib.auth.
 SESSIONS = "django.contrib.sessions"
 MIDDLEWARE = [f"{SESSIONS}.middleware.SessionMiddleware", "django.middleware.csrf.CsrfViewMiddleware"]
 settings.configure(
@@ -48,8 +45,8 @@ def user_of(request: Request) -> str | None:
     return store(request.cookies.get(settings.SESSION_COOKIE_NAME)).get("user")
 
 
-def authorize(user: str, verb: str, target: str) -> bool:
-    """A viewer looks; an operator does everything. `verb` is `look` or an act's name, such as `job.cancel`."""
+def authorize(user: str, verb: str, _target: str) -> bool:
+    """A viewer looks, an operator does everything; `verb` is `look` or an act such as `job.cancel`."""
     role, _password = USERS.get(user, ("", ""))
     return role == "operator" or (role == "viewer" and verb == "look")
 

@@ -1,7 +1,7 @@
 """The operator's page below /ops of a FastAPI application, for the users that its session knows.
 
-    pip install 'queue-workflows[web]' fastapi itsdangerous python-multipart
-    SECRET_KEY=… QWF_DB_URL=… uvicorn fastapi_app:app
+pip install 'queue-workflows[web]' fastapi itsdangerous python-multipart
+SECRET_KEY=… QWF_DB_URL=… uvicorn fastapi_app:app
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def user_of(request: Request) -> str | None:
     return user
 
 
-def authorize(user: str, verb: str, target: str) -> bool:
-    """A viewer looks; an operator does everything. `verb` is `look` or an act's name, such as `job.cancel`."""
+def authorize(user: str, verb: str, _target: str) -> bool:
+    """A viewer looks, an operator does everything; `verb` is `look` or an act such as `job.cancel`."""
     role, _password = USERS.get(user, ("", ""))
     return role == "operator" or (role == "viewer" and verb == "look")
 

@@ -50,8 +50,8 @@ def user_of(asked: Request) -> str | None:
     return None if kept is None else kept.get("user")
 
 
-def authorize(user: str, verb: str, target: str) -> bool:
-    """A viewer looks; an operator does everything. `verb` is `look` or an act's name, such as `job.cancel`."""
+def authorize(user: str, verb: str, _target: str) -> bool:
+    """A viewer looks, an operator does everything; `verb` is `look` or an act such as `job.cancel`."""
     role, _password = USERS.get(user, ("", ""))
     return role == "operator" or (role == "viewer" and verb == "look")
 

@@ -1,4 +1,4 @@
-"""The rules of axe-core, which see whether a page can be used by everybody; for tests alone, and not shipped."""
+"""The rules of axe-core, which see whether everybody can use a page; for tests alone, and not shipped."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHA512: Final = "Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIcrgq762Nkce856dYtJYL
 _RUN: Final = """
 async () => {
   const found = await axe.run(document, {resultTypes: ["violations"], preload: false});
-  return found.violations.flatMap((rule) => rule.nodes.map((node) =>
-    `${rule.id}: ${node.html.slice(0, 200)} (${[...node.any, ...node.all, ...node.none].map((one) => one.message)
-      .slice(0, 2).join("; ")})`));
+  const said = (node) => [...node.any, ...node.all, ...node.none].map((one) => one.message).slice(0, 2);
+  const told = (rule, node) => `${rule.id}: ${node.html.slice(0, 200)} (${said(node).join("; ")})`;
+  return found.violations.flatMap((rule) => rule.nodes.map((node) => told(rule, node)));
 }
 """
 

@@ -1,4 +1,4 @@
-"""A database with something of everything that the operator's page shows, in every state that it can be in."""
+"""A database with something of everything that the operator's page shows, in every state."""
 
 from __future__ import annotations
 
@@ -121,9 +121,11 @@ def _ingest_jobs(connection: psycopg.Connection[Any]) -> dict[str, str]:
     LimitRepository(connection).set("host:*", 1, actor="ann", reason="be kind to small sites")
     completed, failed, again, running, held, cancelled, queued = jobs.enqueue(7, max_attempts=1)
     (later,) = jobs.enqueue(delay=3600)
-    connection.execute("UPDATE ingest_jobs SET args = args || '{\"password\": \"hunter2\"}'")
+    connection.execute('UPDATE ingest_jobs SET args = args || \'{"password": "hunter2"}\'')
     trace = 'Traceback (most recent call last):\n  File "fetch.py", line 3\nTimeoutError'
-    timed_out = json.loads(error_entry("exception", "timed out after 30 s", error_type="TimeoutError", traceback=trace))
+    timed_out = json.loads(
+        error_entry("exception", "timed out after 30 s", error_type="TimeoutError", traceback=trace)
+    )
     jobs.repository.end(ending(jobs.one(WORKER), result={"bytes": 120}))
     jobs.repository.end(ending(jobs.one(WORKER), "failed", error=timed_out, counts=True))
     jobs.repository.end(ending(jobs.one(WORKER), "failed", error=timed_out, counts=True))

@@ -35,9 +35,7 @@ def browsed_page(
     dsn: str, *, authorize: Callable[[str, str, str], bool] = only_looks, **options: Any
 ) -> Iterator[BrowsedPage]:
     """The page over one database, served by a thread of this process."""
-    app = create_app(
-        dsn, authorize=authorize, user=lambda request: request.headers.get("x-user"), **options
-    )
+    app = create_app(dsn, authorize=authorize, user=lambda request: request.headers.get("x-user"), **options)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)

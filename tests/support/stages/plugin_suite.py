@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import psycopg
-import pytest
 from support.processes.pythons import find_python
 from support.processes.workers import patiently, running_orchestrator, running_worker, until
 from support.suite.missing import missing
