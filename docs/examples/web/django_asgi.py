@@ -1,7 +1,6 @@
 """The operator's page below /ops of a Django project, for the users that its session knows.
 
-pip install 'queue-workflows[web]' django uvicorn
-SECRET_KEY=… QWF_DB_URL=… uvicorn django_asgi:app
+It runs by `SECRET_KEY=… QWF_DB_URL=… uvicorn django_asgi:app`, with Django and queue-workflows[web].
 """
 
 import os
@@ -40,9 +39,9 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 
 
 def user_of(request: Request) -> str | None:
-    """The signed-in user, from Django's own session; with django.contrib.auth, of its `_auth_user_id`."""
-    store = import_module(settings.SESSION_ENGINE).SessionStore
-    return store(request.cookies.get(settings.SESSION_COOKIE_NAME)).get("user")
+    """The signed-in user, from the session of Django; django.contrib.auth keeps `_auth_user_id` there."""
+    sessions = import_module(settings.SESSION_ENGINE)
+    return sessions.SessionStore(request.cookies.get(settings.SESSION_COOKIE_NAME)).get("user")
 
 
 def authorize(user: str, verb: str, _target: str) -> bool:
