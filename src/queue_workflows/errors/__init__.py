@@ -33,6 +33,7 @@ from queue_workflows.errors.database import (
 )
 from queue_workflows.errors.jobs import (
     CostAboveBurst,
+    FilterRefused,
     ImportStopped,
     JobCancelled,
     JobFailed,
@@ -83,6 +84,7 @@ __all__ = [
     "EmbeddedServerError",
     "EmbeddedSetupError",
     "ExitCode",
+    "FilterRefused",
     "HookError",
     "HookFailed",
     "IllegalTransition",

@@ -26,6 +26,17 @@ class ImportStopped(QwfError):
         self.line, self.exit_code = line, exit_code
 
 
+class FilterRefused(QwfError):
+    """A filter of jobs or runs cannot be read; `word` is what is wrong with it, `possible` what it may be."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, said: str, *, word: str, possible: Sequence[str] = ()) -> None:
+        listed = f": one of {', '.join(possible)}" if possible else ""
+        super().__init__(f"{said}{listed}")
+        self.word, self.possible = word, tuple(possible)
+
+
 class UnknownJob(QwfError):
     """A job was asked about that is not there: it never was, is not committed yet, or was pruned."""
 

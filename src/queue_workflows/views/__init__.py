@@ -1,6 +1,7 @@
-"""What an operator sees, once for the terminal and for the page: a folder or module for each subject.
+"""What an operator sees, once for the terminal and for the page.
 
-A reader takes a connection and plain values and returns frozen dataclasses; `json_of` is what the command's
-`--json` prints, and `command_of` the command that shows it. No SQL, no options, no tables of text. Begin with
-`runs/listing`.
+A subject's module has a reader, which takes a psycopg connection and plain values and returns frozen
+dataclasses; `json_of`, which is what the command's `--json` prints and what the page's `.json` answers; and
+`command_of`, the command that shows it. Nothing here parses options, prints or holds SQL.
+`filters` reads the one grammar by which jobs and runs are found. Begin with `jobs/listing`.
 """

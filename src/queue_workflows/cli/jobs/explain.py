@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import click
-import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.names import job_named
@@ -16,11 +12,10 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.explain.history import moment
-from queue_workflows.engine.explain.job import Explanation, Knowledge
-from queue_workflows.engine.explain.job import explain as explained
-from queue_workflows.errors import UnknownJob
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository
-from queue_workflows.views.runs import explain as run_explain
+from queue_workflows.engine.explain.job import Knowledge
+from queue_workflows.views.jobs.explain import explained_job, json_of
+from queue_workflows.views.runs.explain import explained_run
+from queue_workflows.views.runs.explain import json_of as run_json
 
 
 @click.command()
@@ -44,15 +39,16 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
         )
         with at_one_moment(connection):
             if may_be_run(what):
-                answer = run_explain.explained(connection, run_named(connection, what), known, node=node)
-                told, whole = answer.told, run_explain.json_of(answer)
+                run = explained_run(connection, run_named(connection, what), known, node=node)
+                told, answer = run.told, run_json(run)
             elif node is None:
-                told, name = _of_job(connection, known, what)
-                whole = name | asdict(told)
+                family, job_id = job_named(connection, what)
+                job = explained_job(connection, family, job_id, known)
+                told, answer = job.explanation, json_of(job)
             else:
                 raise click.UsageError("a NODE goes with a run: qwf explain RUN NODE")
     if as_json:
-        print_json(whole)
+        print_json(answer)
         return
     click.echo(on_one_line(told.headline))
     for reason in told.reasons:
@@ -60,14 +56,3 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
     click.echo("history:")
     for event in told.history:
         click.echo(f"  {moment(event.at)}  {on_one_line(event.text)}")
-
-
-def _of_job(
-    connection: psycopg.Connection[Any], known: Knowledge, job: str
-) -> tuple[Explanation, dict[str, Any]]:
-    family, job_id = job_named(connection, job)
-    there = ExplainingRepository(connection).circumstances(family, job_id)
-    if there is None:
-        raise UnknownJob(f"{family.name}:{job_id}")
-    name = {"job": f"{family.name}:{job_id}", "status": there.job.status, "queue": there.job.queue}
-    return explained(there, known), name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -16,6 +16,7 @@ from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
     COUNTED,
+    before_option,
     confirm,
     deciding_options,
     json_option,
@@ -24,29 +25,30 @@ from queue_workflows.cli.shared.operator import (
     print_json,
     print_table,
     say,
-    say_if_cut,
+    say_where_it_ends,
     tell_each,
 )
 from queue_workflows.drawing.words import on_one_line, say_moment, say_span
-from queue_workflows.engine.explain.job import title_of
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
 from queue_workflows.errors import ExitCode, UnknownJob
 from queue_workflows.models import WorkflowNodeJob
-from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.reports.explain_job import ExplainingRepository, Job
 from queue_workflows.repositories.reports.job_listing import (
     FAILURES_READ,
     JobFilter,
-    JobLine,
     SelectingRepository,
 )
+from queue_workflows.repositories.reports.job_search import JobLine, JobSearch
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
+from queue_workflows.views.filters.jobs import with_text
+from queue_workflows.views.jobs import failures as failing
+from queue_workflows.views.jobs import job as stored
+from queue_workflows.views.jobs import listing
 
-LOOK_BACK_S: Final = 7 * 86_400.0
 _OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
 _DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
 _ONCE: Final = ", and begins again though it is at_most_once: see what its last attempt has done"
@@ -80,6 +82,9 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--worker", metavar="WORKER_ID", help="That this worker has, or had last."),
         click.option("--older-than", type=span, metavar="SPAN", help="Enqueued at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Enqueued at most so long ago."),
+        click.option(
+            "--where", metavar="TEXT", help="All of that in one text: 'queue:fetch status:failed newer:1d'."
+        ),
     ):
         command = option(command)
     return command
@@ -96,8 +101,9 @@ def _filter(
     worker: str | None,
     older_than: float | None,
     newer_than: float | None,
+    where: str | None,
 ) -> JobFilter:
-    return JobFilter(
+    by_options = JobFilter(
         queue=queue,
         status=tuple(status) or None,
         task=task,
@@ -108,22 +114,24 @@ def _filter(
         older_than_s=older_than,
         newer_than_s=newer_than,
     )
+    return with_text(by_options, where)
 
 
 @job.command("list")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@before_option
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+def list_(invocation: Invocation, /, *, limit: int, before: str | None, as_json: bool, **given: Any) -> None:
     """Show the newest jobs that match."""
     with operators_connection(invocation) as connection:
-        lines = SelectingRepository(connection).lines(_filter(**given), limit=limit)
+        page = listing.job_page(connection, _filter(**given), limit=limit, before=before)
     if as_json:
-        print_json([{"job": line.name} | asdict(line) for line in lines])
-        return
-    _print_lines(lines)
-    say_if_cut("job", len(lines), limit)
+        print_json(listing.json_of(page))
+    else:
+        _print_lines(page.lines)
+    say_where_it_ends("job", page, limit, before=before, as_json=as_json)
 
 
 def _print_lines(lines: Sequence[JobLine]) -> None:
@@ -153,35 +161,27 @@ def show(invocation: Invocation, *, job_name: str, as_json: bool) -> None:
     """Show everything that is stored of JOB; `qwf explain` says why."""
     with operators_connection(invocation) as connection:
         family, job_id = job_named(connection, job_name)
-        row = ExplainingRepository(connection).job(family, job_id)
-        done = AuditRepository(connection).of(family.title, str(job_id))
-    if row is None:
-        raise UnknownJob(f"{family.name}:{job_id}")
-    columns = {column: getattr(row, column) for column in row.__table__.columns.keys()}  # noqa: SIM118
-    audit = [
-        {"at": one.at, "actor": one.actor, "action": one.action, "reason": one.reason, "details": one.details}
-        for one in done
-    ]
+        found = stored.stored_job(connection, family, job_id)
     if as_json:
-        print_json({"job": f"{family.name}:{job_id}", **columns, "audit": audit})
+        print_json(stored.json_of(found))
     else:
-        _show(family, row, columns, audit)
+        _show(found)
 
 
-def _show(family: Family, row: Job, columns: dict[str, Any], audit: list[dict[str, Any]]) -> None:
-    click.echo(on_one_line(f"{family.name}:{row.id} {title_of(row)}"))
-    width = max(map(len, columns))
-    for column, value in columns.items():
+def _show(found: stored.StoredJob) -> None:
+    click.echo(on_one_line(f"{found.name} {found.title}"))
+    width = max(map(len, found.columns))
+    for column, value in found.columns.items():
         if value not in (None, [], {}) and column not in ("id", "errors"):
             click.echo(f"  {column:<{width}}  {on_one_line(str(value))}")
-    for entry in row.errors:
+    for entry in found.errors:
         click.echo(f"  error of attempt {entry.get('attempt')}:")
         for name, value in entry.items():
             for line in str(value).splitlines() or [""]:
                 click.echo(f"    {name}: {on_one_line(line, squeeze=False)}")
-    for one in audit:
-        why = f": {one['reason']}" if one["reason"] else ""
-        click.echo(on_one_line(f"  {one['action']} by {one['actor']} at {say_moment(one['at'])}{why}"))
+    for one in found.audit:
+        why = f": {one.reason}" if one.reason else ""
+        click.echo(on_one_line(f"  {one.action} by {one.actor} at {say_moment(one.at)}{why}"))
 
 
 @job.command()
@@ -213,10 +213,11 @@ def _decide(
     reason: str | None,
     **given: Any,
 ) -> ExitCode:
-    wanted = _filter(**{**given, "status": given["status"] or usually})
-    if bool(names) == (not wanted.is_empty or bool(given["status"])):
+    said = _filter(**given)
+    if bool(names) == (not said.is_empty or said.status is not None):
         raise click.UsageError("name jobs, or say by --queue, --task and the like which are meant; not both")
-    for status in given["status"]:
+    wanted = replace(said, status=said.status or usually)
+    for status in said.status or ():
         if not _applies(verb, status):
             raise click.UsageError(f"no job that is {status} can be {_DONE[verb]}")
     by = {"actor": actor, "reason": reason}
@@ -324,10 +325,9 @@ def _applies(verb: Verb, status: str) -> bool:
 
 def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: bool) -> int:
     """How many match, with the newest of them to look at."""
-    selecting = SelectingRepository(connection)
-    matched = selecting.count(wanted, at_most=COUNTED)
+    matched = SelectingRepository(connection).count(wanted, at_most=COUNTED)
     if not quiet:
-        _print_lines(selecting.lines(wanted, limit=5))
+        _print_lines(JobSearch(connection).page(wanted, limit=5).lines)
     return matched
 
 
@@ -353,7 +353,7 @@ def _decide_matching(
 
 @job.command()
 @click.option(
-    "--since", type=span, metavar="SPAN", default=86_400.0 * 7, show_default="7d", help="Looked back."
+    "--since", type=span, metavar="SPAN", default=failing.LOOK_BACK_S, show_default="7d", help="Looked back."
 )
 @click.option("--queue", metavar="QUEUE", help="On this queue.")
 @json_option
@@ -364,9 +364,9 @@ def failures(invocation: Invocation, *, since: float, queue: str | None, as_json
     `qwf job retry --error TEXT` takes a group's text as it is shown.
     """
     with operators_connection(invocation) as connection:
-        groups = SelectingRepository(connection).failures(since_s=since, queue=queue)
+        found = failing.failure_groups(connection, since_s=since, queue=queue)
     if as_json:
-        print_json([asdict(group) for group in groups])
+        print_json(failing.json_of(found))
         return
     print_table(
         ["COUNT", "QUEUE", "WHAT", "LAST", "LATEST", "ERROR"],
@@ -379,10 +379,10 @@ def failures(invocation: Invocation, *, since: float, queue: str | None, as_json
                 f"{group.family}:{group.latest[0]}",
                 group.error[:160],
             ]
-            for group in groups
+            for group in found.groups
         ],
     )
-    if not groups:
+    if not found.groups:
         say(f"nothing failed in the last {say_span(since)}")
-    if sum(group.count for group in groups) >= FAILURES_READ:
+    if found.is_cut:
         say(f"only the latest {FAILURES_READ:,} of a family were looked at; a shorter --since shows them all")

@@ -11,13 +11,14 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
-from queue_workflows.cli.shared.operator import json_option, operators_connection, plain, print_json, say
+from queue_workflows.cli.shared.operator import json_option, operators_connection, print_json, say
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.hardware import drawn
 from queue_workflows.drawing.terminal import stdout_terminal
 from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
+from queue_workflows.views.json_values import plain
 
 # A machine that nobody has looked at for longer is history.
 FORGOTTEN_S = 86_400.0

@@ -16,7 +16,6 @@ from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     json_option,
     operators_connection,
-    plain,
     print_json,
     print_table,
     say,
@@ -26,6 +25,7 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import JobStatus, WorkerState
+from queue_workflows.views.json_values import plain
 
 
 @click.command()

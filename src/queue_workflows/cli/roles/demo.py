@@ -14,7 +14,6 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.runs.watch import in_words
-from queue_workflows.cli.shared.operator import plain
 from queue_workflows.demo import Outcome, Row, Stage, run_demo
 from queue_workflows.drawing.changes import changes
 from queue_workflows.drawing.run import draw
@@ -23,6 +22,7 @@ from queue_workflows.drawing.timeline import Bar, draw_timeline
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import JobStatus
+from queue_workflows.views.json_values import plain
 from queue_workflows.workflow.document.nodes import InputNode
 
 NEXT = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import click
@@ -39,6 +39,7 @@ from queue_workflows.repositories.jobs.hooks import ANY_HOST, HookJobRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
 from queue_workflows.repositories.runs.overview import OverviewRepository
+from queue_workflows.repositories.runs.run_search import RunSearch
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 _OPEN: Final = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
@@ -49,15 +50,15 @@ def _checked(
     verb: str, names: Sequence[str], given: dict[str, Any], usually: Sequence[str], allowed: Sequence[str]
 ) -> RunFilter | None:
     """What is meant by options; None where runs are named."""
-    wanted = filter_of(**{**given, "status": given["status"] or usually})
-    if bool(names) == (not wanted.is_empty or bool(given["status"])):
+    said = filter_of(**given)
+    if bool(names) == (not said.is_empty or said.status is not None):
         raise click.UsageError(
             "name runs, or say by --label, --workflow and the like which are meant; not both"
         )
-    for status in given["status"]:
+    for status in said.status or ():
         if status not in allowed:
             raise click.UsageError(f"no run that is {status} can be {verb}")
-    return None if names else wanted
+    return None if names else replace(said, status=said.status or tuple(usually))
 
 
 @click.command()
@@ -284,7 +285,7 @@ def _preview(connection: psycopg.Connection[Any], wanted: RunFilter, *, quiet: b
     """How many match, with the newest of them to look at."""
     runs = RunLinesRepository(connection)
     if not quiet:
-        print_lines(runs.lines(wanted, limit=5))
+        print_lines(RunSearch(connection).page(wanted, limit=5).lines)
     return runs.count(wanted, at_most=COUNTED)
 
 
