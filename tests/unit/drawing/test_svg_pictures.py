@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_samples import pictures
+from support.pictures.samples import pictures
 
 from queue_workflows.drawing.svg.hatches import SEGMENTS, WORDS
 from queue_workflows.drawing.svg.looks import LOOKS, TONES, UNKNOWN, look_of

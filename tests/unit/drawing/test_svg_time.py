@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_samples import at, pieces
+from support.pictures.samples import at, pieces
 
 from queue_workflows.drawing.svg.charts import MOST_POINTS, bar_chart, line_chart, nice_top, spark
 from queue_workflows.drawing.svg.gauges import counts_bar, gauge
