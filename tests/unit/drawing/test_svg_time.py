@@ -69,6 +69,12 @@ def test_a_wait_bar_names_what_is_wide_enough() -> None:
     ]
 
 
+def test_a_moment_of_work_at_the_end_is_seen() -> None:
+    """As wide as it has to be, within the bar."""
+    svg = draw_wait_bar(chain([("queued", 100), ("running", 0)]), state="failed")
+    assert bars(svg) == [("seg tone-idle", 0, 100), ("seg tone-bad work", 99.7, 100)]
+
+
 def test_what_goes_on_ends_now() -> None:
     """And what has no piece is no picture."""
     assert bars(draw_wait_bar([Segment("queued", at(0))], now=at(5))) == [("seg tone-idle", 0, 100)]

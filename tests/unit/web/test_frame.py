@@ -144,6 +144,13 @@ def test_a_reader_sees_no_button_that_acts() -> None:
     assert [form["action"] for form in reading] == ["/ops/go"]
 
 
+def test_what_stands_among_actions_is_for_those_that_may_act() -> None:
+    """Be it a button of the macros or a page's own."""
+    content = "{% endblock %}{% block actions %}<b>act</b>"
+    pages = (Page(), replace(Page(), read_only=True))
+    assert ["<b>act</b>" in rendered(content, page) for page in pages] == [True, False]
+
+
 def test_an_action_works_without_a_script() -> None:
     """It is a form that asks for a preview, with its verb and its targets as hidden fields."""
     found = Reader(rendered('{{ m.act_button("cancel", [("target", "a"), ("target", "b")]) }}', Page()))
