@@ -41,6 +41,10 @@ ENTRIES: Final = {
     "up": Entry("queue_workflows.cli.roles.up:up", "Run everything in one terminal, for development."),
     "demo": Entry("queue_workflows.cli.roles.demo:demo", "Run the bundled example on an embedded Postgres."),
     "db": Entry("queue_workflows.cli.database.migrations:db", "Migrate the database and look at its schema."),
+    "overview": Entry(
+        "queue_workflows.cli.operations.overview:overview",
+        "Show what is stuck, then queues, hosts and the outbox.",
+    ),
     "doctor": Entry(
         "queue_workflows.cli.operations.doctor:doctor",
         "Check the database and this set-up, and say what to do.",
@@ -61,6 +65,9 @@ ENTRIES: Final = {
         "queue_workflows.cli.jobs.explain:explain", "Say why a job does not run, or how it ended."
     ),
     "hw": Entry("queue_workflows.cli.operations.hw:hw", "Show what the machines and their GPUs are at."),
+    "models": Entry(
+        "queue_workflows.cli.operations.models:models", "Show which models are loaded, and what wants them."
+    ),
     "workers": Entry(
         "queue_workflows.cli.operations.workers:workers", "See the workers; pause them, stop them, go on."
     ),
@@ -81,6 +88,12 @@ ENTRIES: Final = {
     "hooks": Entry("queue_workflows.cli.hooks.hooks:hooks", "See hook scripts, and run them as a workflow."),
     "schedule": Entry(
         "queue_workflows.cli.operations.schedule:schedule", "See, preview, pause and trigger schedules."
+    ),
+    "web": Entry(
+        "queue_workflows.cli.page.web:web", "Serve the operator's page: all of this, live, in a browser."
+    ),
+    "audit": Entry(
+        "queue_workflows.cli.operations.audit:audit", "Show what operators did, when, what to, and why."
     ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(

@@ -30,10 +30,11 @@ from queue_workflows.models import IngestJob, Schedule, WorkflowNodeJob
 from queue_workflows.repositories import (
     ClaimedIngestJob,
     IngestJobRepository,
+    InputSubmissionRepository,
     ScheduleRepository,
     StartedRun,
 )
-from queue_workflows.states import JOB_TERMINAL, JobStatus
+from queue_workflows.states import JOB_TERMINAL, JobStatus, SubmissionStatus
 from queue_workflows.workflow.document.nodes import InputNode
 
 FILM: Final = Path(__file__).with_name("film.yaml")
@@ -48,12 +49,13 @@ LOOK_EVERY_S: Final = 0.1
 class Stage:
     """Where the story is told: a line, the run as it is at the moment, and a question to the viewer.
 
-    `ask` gets the node and the seconds until it expires; None is no answer.
+    `ask` gets the node, the seconds until it expires, and whether somebody has answered it elsewhere
+    meanwhile; None is no answer from here.
     """
 
     say: Callable[[str], None]
     show: Callable[[RunOverview], None]
-    ask: Callable[[InputNode, float], Mapping[str, Any] | None]
+    ask: Callable[[InputNode, float, Callable[[], bool]], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,10 @@ def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview,
     left_s = (node.due_at - seen.at).total_seconds() if node.due_at else PATIENCE_S
     with database.engine.connect() as connection:
         asked = asked_node(made.run, node.id, conn=connection)
-    answer = stage.ask(asked, left_s)
+    answer = stage.ask(asked, left_s, lambda: _is_answered(database, made, node.id))
+    if answer is None and _is_answered(database, made, node.id):
+        stage.say("approve   answered on the operator's page")
+        return
     if answer is None:
         stage.say("approve   no answer in time: the node expires, and the film fails")
         return
@@ -244,6 +249,16 @@ def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview,
             submit_input(made.run, node.id, answer, conn=connection, submitted_by="qwf demo")
         except RunRefused as late:
             stage.say(f"approve   too late: {late}")
+
+
+def _is_answered(database: Database, made: _Made, node_id: str) -> bool:
+    """Whether an answer is there that nobody has refused."""
+    taken = [SubmissionStatus.PENDING, SubmissionStatus.ACCEPTED]
+    with Session(database.engine) as session:
+        answers = InputSubmissionRepository(session).list(
+            run_id=made.run.id, node_id=node_id, status=taken, limit=1
+        )
+    return bool(answers)
 
 
 def _await_ticks(database: Database, made: _Made, workers: processes.DemoProcesses) -> None:

@@ -35,7 +35,7 @@ class Rail(NamedTuple):
 
 def reduced(parents: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """An equal order with fewer edges: none to a child that is reached through another one as well."""
-    order = _topological(parents)
+    order = topological(parents)
     place = {row: number for number, row in enumerate(order)}
     # The set of all above a row, as the bits of a number.
     above: dict[str, int] = {}
@@ -59,7 +59,7 @@ def children_of(parents: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return children
 
 
-def _topological(parents: Mapping[str, Sequence[str]]) -> list[str]:
+def topological(parents: Mapping[str, Sequence[str]]) -> list[str]:
     """Parents first, and each row as soon as it may come after the one above it, so that lanes stay short."""
     children = children_of(parents)
     open_parents = {row: len(set(above)) for row, above in parents.items()}
@@ -83,7 +83,7 @@ def rails(parents: Mapping[str, Sequence[str]], *, most_lanes: int) -> list[Rail
     lanes: list[str | None] = []
     lines: list[Rail] = []
     ended: int | None = None
-    for row in _topological(parents):
+    for row in topological(parents):
         column = lanes.index(row) if row in lanes else _free(lanes, 0)
         if column == ended and row not in lanes:
             # Right below a row with which it has nothing to do.

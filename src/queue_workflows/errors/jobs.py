@@ -26,6 +26,17 @@ class ImportStopped(QwfError):
         self.line, self.exit_code = line, exit_code
 
 
+class FilterRefused(QwfError):
+    """A filter of jobs or runs cannot be read; `word` is what is wrong with it, `possible` what it may be."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, said: str, *, word: str, possible: Sequence[str] = ()) -> None:
+        listed = f": one of {', '.join(possible)}" if possible else ""
+        super().__init__(f"{said}{listed}")
+        self.word, self.possible = word, tuple(possible)
+
+
 class UnknownJob(QwfError):
     """A job was asked about that is not there: it never was, is not committed yet, or was pruned."""
 
@@ -44,6 +55,31 @@ class UnknownSchedule(QwfError):
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no schedule {name!r:.80}", advice="`qwf schedule list` lists them")
         self.name = name
+
+
+class UnknownWorker(QwfError):
+    """A worker was asked about that is not there: it never beat, or was forgotten after its end."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(
+            f"there is no worker {worker_id!r:.200}", advice="`qwf workers list --all` lists them"
+        )
+        self.worker_id = worker_id
+
+
+class UnknownHost(QwfError):
+    """A host was asked about of which no worker, no supervisor and no quarantine is known."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, host_label: str) -> None:
+        super().__init__(
+            f"there is no host {host_label!r:.80}",
+            advice="`qwf workers list --all` and `qwf hw --all` have them",
+        )
+        self.host_label = host_label
 
 
 class JobNotCompleted(QwfError):

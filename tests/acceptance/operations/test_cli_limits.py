@@ -196,3 +196,38 @@ def test_a_key_that_is_no_text_is_a_wrong_command_line(qwf: Qwf, words: tuple[st
     said = qwf(*words, status=2)
     assert "is no text in UTF-8" in said.stderr
     assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+
+
+def test_one_key_is_shown_with_its_holder_and_what_comes_next(jobs: Jobs, qwf: Qwf, qwf_dsn: str) -> None:
+    """The job that holds the slot, on which worker, then what is queued before what is in the lane."""
+    qwf("set", "host:a", "1", "--actor", "ann")
+    ids = jobs.enqueue(20, limit_key="host:a")
+    with hand(qwf_dsn, "ingest") as worker:
+        (held,) = worker.claim()
+        told = json.loads(qwf("show", "host:a", "--json").stdout)
+        table = qwf("show", "host:a").stdout
+    (slot,) = told["slots"]
+    assert (slot["job"], slot["attempt"], slot["worker_id"]) == (
+        f"ingest:{held.id}",
+        1,
+        held.claimed_by,
+    )
+    assert {name: told[name] for name in ("key", "max_slots", "is_own", "taken", "waiting")} == {
+        "key": "host:a",
+        "max_slots": 1,
+        "is_own": True,
+        "taken": 1,
+        "waiting": 19,
+    }
+    waiting = [one for one in ids if one != held.id]
+    assert {one["job"] for one in told["next"]} == {f"ingest:{one}" for one in waiting}
+    lanes = [one["in_lane"] for one in told["next"]]
+    assert lanes == sorted(lanes)
+    assert f"ingest:{held.id}" in table
+    assert "in its lane" in table
+
+
+def test_a_key_that_nobody_uses_is_shown_as_that(jobs: Jobs, qwf: Qwf) -> None:
+    """It is no error to ask about a key before its first job."""
+    assert qwf("show", "host:z").stderr == "nothing holds host:z and nothing waits for it\n"
+    assert json.loads(qwf("show", "host:z", "--json").stdout)["slots"] == []

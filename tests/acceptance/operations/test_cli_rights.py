@@ -28,6 +28,11 @@ LOOKS = (
     ("run", "list", "--poisoned"),
     ("run", "show", RUN),
     ("run", "show", RUN[:13]),
+    ("run", "nodes", RUN, "approve"),
+    ("run", "timeline", RUN),
+    ("run", "grid", "film"),
+    ("run", "workflows"),
+    ("audit",),
 )
 ACTS = (
     ("workers", "pause", "*", "fetch"),

@@ -188,6 +188,22 @@ def test_runs_are_found_by_what_they_are(qwf, conn, film):
     assert qwf("list", "--limit", "2").stderr.startswith("the newest 2;")
 
 
+def test_where_says_the_options_of_runs_in_one_text(qwf, conn):
+    """It finds and decides as the options do; a list goes on at the cursor that it names."""
+    first, second = start(conn, CHAIN, labels={"customer": "ann"}), start(conn, CHAIN)
+    (only,) = json.loads(qwf("list", "--where", "label:customer=ann status:queued", "--json").stdout)
+    assert only["id"] == str(first)
+    rest = qwf("list", "--limit", "1", "--before", str(second).replace("-", ""))
+    assert rest.stdout.splitlines()[1].split()[0] == str(first)
+    assert qwf("list", "--where", "lable:x=y", status=2).stderr == (
+        "qwf: no filter 'lable': one of workflow, label, status, poisoned, older, newer\n"
+    )
+    assert "differently" in qwf("cancel", "--where", "workflow:a", "--workflow", "b", status=2).stderr
+    assert json.loads(qwf("cancel", "--where", "label:customer=ann", "--yes", "--json").stdout) == {
+        "asked": 1
+    }
+
+
 def test_a_run_is_drawn(qwf, conn, film):
     """With what waits for an answer, and how to give it; the beginning of the id will do."""
     run = uuid.UUID(qwf("start", film, "--input", "brief=x", "--label", "customer=ann").stdout.strip())
@@ -264,6 +280,52 @@ def test_a_beginning_that_several_runs_have(qwf, conn):
     said = qwf("show", "0190b5d4", status=2)
     assert "may be 0190b5d4-0000-7000-8000-000000000000, 0190b5d4-" in said.stderr
     assert qwf("show", "0190b5d4-0000-7000-8000-000000000001").stdout.startswith("chain  ")
+
+
+# nodes
+
+
+def test_nodes_pages_through_the_jobs_of_one(qwf, conn, film):
+    """A table with why each is where it is, or JSON; a node that there is not is one line."""
+    run = uuid.UUID(qwf("start", film, "--input", "brief=a map").stdout.strip())
+    settle(dispatcher(conn))
+    work(conn, lambda _job: {})
+    settle(dispatcher(conn))
+    said = qwf("nodes", run, "draw", "--limit", 2)
+    assert [line.split()[:1] + line.split()[2:5] for line in said.stdout.splitlines()] == [
+        ["INDEX", "STATUS", "TRIES", "TOOK"],
+        ["0", "queued", "0", "-"],
+        ["1", "queued", "0", "-"],
+    ]
+    assert said.stderr == "looked as far as element 1; --after 1 goes on\n"
+    told = json.loads(qwf("nodes", run, "draw", "--after", 1, "--json").stdout)
+    assert [one["index"] for one in told.pop("elements")] == [2]
+    assert told == {
+        "run": str(run),
+        "node": "draw",
+        "type": "task",
+        "state": "active",
+        "counts": {"total": 3, "left": 3, "completed": 0, "skipped": 0, "failed": 0, "cancelled": 0},
+        "next": None,
+    }
+    assert qwf("nodes", run, "draw", "--state", "failed").stderr == "no element of draw matches\n"
+    assert qwf("nodes", run, "approve").stderr == "approve is waiting: it has no jobs\n"
+    assert qwf("nodes", run, "drow", status=2).stderr.startswith(f"qwf: run {run} has no node 'drow'")
+
+
+def test_timeline_draws_what_waited_and_what_was_at_work(qwf, conn, film):
+    """A bar a job, in the order in which they began; with JSON what each waited for."""
+    run = uuid.UUID(qwf("start", film, "--input", "brief=a map").stdout.strip())
+    assert qwf("timeline", run).stderr == "nothing of it has begun\n"
+    parked(conn, run)
+    head, *bars = qwf("timeline", run, "--ascii").stdout.splitlines()
+    assert "waiting" in head
+    assert [line.split()[0] for line in bars] == ["plan", "draw[0]", "draw[1]", "draw[2]", "approve"]
+    told = json.loads(qwf("timeline", run, "--json").stdout)
+    assert (told["run_id"], told["status"]) == (str(run), "running")
+    kinds = [[one["kind"] for one in bar["segments"]] for bar in told["bars"]]
+    assert kinds[1:] == [["parents", "queued", "running", "ended"]] * 3 + [["parents", "parked"]]
+    assert qwf("timeline", "run", status=2).stderr.startswith("qwf: Invalid value: 'run' is no run")
 
 
 # cancel
@@ -528,7 +590,7 @@ def test_finding_runs_reads_no_documents_and_no_finished_runs(conn):
         RunFilter(poisoned=True),
     ):
         filters = wanted.where()
-        sql = listing.LINES.replace("{where}", filters.where)
+        sql = listing.COUNT.replace("{where}", filters.where)
         plan = explain(conn, "force_custom_plan", sql, filters.params | {"limit": 50})
         scanned = [node for node in plan if node.get("Relation Name") == "workflow_runs"]
         assert all(node["Node Type"] != "Seq Scan" for node in scanned), wanted

@@ -42,12 +42,12 @@ def binaries() -> None:
 @click.pass_obj
 def list_(invocation: Invocation, *, host_label: str | None, as_json: bool) -> None:
     """Show each machine's programs: where they are, their versions, or why they are missing."""
-    from queue_workflows.repositories.hooks.binaries import BinaryRepository
+    from queue_workflows.views.hooks import binaries as programs
 
     with operators_connection(invocation) as connection:
-        found = BinaryRepository(connection).of_hosts(host_label)
+        found = programs.binaries(connection, host_label=host_label)
     if as_json:
-        print_json([_as_json(host, binary) for host, binary in found])
+        print_json(programs.json_of(found))
         return
     print_table(
         ["HOST", "NAME", "STATUS", "PROVIDER", "VERSION", "WHERE, OR WHY NOT"],
@@ -92,6 +92,7 @@ def ensure_(
     from queue_workflows.host.commands.client import Spawner
     from queue_workflows.repositories.hooks.binaries import BinaryRepository
     from queue_workflows.repositories.workers.machines import MachineRepository
+    from queue_workflows.views.hooks.binaries import json_of
 
     settings = effective_settings({"host_label": host_label})
     places = dirs or tuple(settings.hook_dirs)
@@ -122,7 +123,7 @@ def ensure_(
         missing = [need.name for need in needs if not _is_had(need, workshop)]
         found = known.named(workshop.machine_id, [need.name for need in needs])
     if as_json:
-        print_json([_as_json(settings.host_label, binary) for binary in found.values()])
+        print_json(json_of((settings.host_label, binary) for binary in found.values()))
     else:
         rows = [_line(settings.host_label, binary) for binary in found.values()]
         print_table(["HOST", "NAME", "STATUS", "PROVIDER", "VERSION", "WHERE, OR WHY NOT"], rows)
@@ -171,9 +172,3 @@ def _one_at_a_time(connection: psycopg.Connection[Any]) -> Asking:
 def _line(host: str, binary: Binary) -> list[str]:
     where = binary.abspath if binary.status == "installed" else binary.error or binary.claimed_by
     return [host, binary.name, binary.status, binary.provider or "", binary.version or "", where or ""]
-
-
-def _as_json(host: str, binary: Binary) -> dict[str, Any]:
-    shown = ("name", "status", "abspath", "version", "sha256", "provider", "bin_providers", "overrides")
-    more = ("error", "failures", "claimed_by", "retry_at", "updated_at")
-    return {"host_label": host, **{name: getattr(binary, name) for name in (*shown, *more)}}

@@ -16,10 +16,8 @@ from queue_workflows.cli.shared.operator import (
     say,
 )
 from queue_workflows.cli.shared.run_names import run_named
-from queue_workflows.errors import UnknownRun
-from queue_workflows.repositories.hooks.records import HookRecordRepository
-from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.families import LARGEST_ID
+from queue_workflows.views.hooks import records as said
 
 if TYPE_CHECKING:
     from queue_workflows.models import HookRecord
@@ -51,11 +49,9 @@ def records(invocation: Invocation, /, *, run_name: str, limit: int, as_json: bo
     """
     with operators_connection(invocation) as connection:
         run_id = run_named(connection, run_name)
-        found = HookRecordRepository(connection).list(run_id, limit=limit, **given)
-        if not found and RunRepository(connection).fetch(run_id) is None:
-            raise UnknownRun(run_name)
+        found = said.records(connection, run_id, limit=limit, **given)
     if as_json:
-        print_json([_as_json(record) for record in found])
+        print_json(said.json_of(found))
         return
     print_table(["ID", "HOOK", "ATTEMPT", "LINE", "TYPE", "WHAT"], [_cells(record) for record in found])
     if not found:
@@ -79,9 +75,3 @@ def _what(payload: dict[str, Any]) -> str:
     parts += [str(payload[name]) for name in _TELLING if payload.get(name)][:1]
     rest = {name: value for name, value in payload.items() if name != "type"}
     return " ".join(parts) or json.dumps(rest, ensure_ascii=False)
-
-
-def _as_json(record: HookRecord) -> dict[str, Any]:
-    place = ("id", "node_job_id", "plugin", "hook", "attempt", "line_no")
-    said = ("type", "payload", "warning", "created_at")
-    return {name: getattr(record, name) for name in (*place, *said)}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import click
-import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.names import job_named
@@ -16,15 +12,9 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.explain.history import moment
-from queue_workflows.engine.explain.job import Explanation, Knowledge
-from queue_workflows.engine.explain.job import explain as explained
-from queue_workflows.engine.explain.run import explain_node, explain_run
-from queue_workflows.errors import UnknownJob, UnknownNode, UnknownRun
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository
-from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
-from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
-from queue_workflows.workflow.document.load import compiled
-from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.engine.explain.job import Knowledge
+from queue_workflows.views.jobs.explain import explained_job, json_of
+from queue_workflows.views.runs import explain as run_explain
 
 
 @click.command()
@@ -48,13 +38,16 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
         )
         with at_one_moment(connection):
             if may_be_run(what):
-                told, name = _of_run(connection, known, what, node)
+                run = run_explain.explained(connection, run_named(connection, what), known, node=node)
+                told, answer = run.told, run_explain.json_of(run)
             elif node is None:
-                told, name = _of_job(connection, known, what)
+                family, job_id = job_named(connection, what)
+                job = explained_job(connection, family, job_id, known)
+                told, answer = job.explanation, json_of(job)
             else:
                 raise click.UsageError("a NODE goes with a run: qwf explain RUN NODE")
     if as_json:
-        print_json(name | asdict(told))
+        print_json(answer)
         return
     click.echo(on_one_line(told.headline))
     for reason in told.reasons:
@@ -62,34 +55,3 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
     click.echo("history:")
     for event in told.history:
         click.echo(f"  {moment(event.at)}  {on_one_line(event.text)}")
-
-
-def _of_job(
-    connection: psycopg.Connection[Any], known: Knowledge, job: str
-) -> tuple[Explanation, dict[str, Any]]:
-    family, job_id = job_named(connection, job)
-    there = ExplainingRepository(connection).circumstances(family, job_id)
-    if there is None:
-        raise UnknownJob(f"{family.name}:{job_id}")
-    name = {"job": f"{family.name}:{job_id}", "status": there.job.status, "queue": there.job.queue}
-    return explained(there, known), name
-
-
-def _of_run(
-    connection: psycopg.Connection[Any], known: Knowledge, run: str, node: str | None
-) -> tuple[Explanation, dict[str, Any]]:
-    run_id = run_named(connection, run)
-    repository = RunExplainingRepository(connection)
-    there = repository.circumstances(run_id, node_id=node)
-    if there is None:
-        raise UnknownRun(run_id)
-    name: dict[str, Any] = {"run": str(run_id), "status": there.run.status}
-    if node is None:
-        return explain_run(there, known), name
-    stored = SteeringRepository(connection).stored(run_id, lock=False)
-    graph = compiled(stored.spec, stored.spec_hash).derived(graph_of) if stored is not None else None
-    if graph is None or node not in graph.nodes:
-        raise UnknownNode(run_id, node)
-    shape = graph.nodes[node]
-    rows = repository.nodes(run_id, [node, *shape.parents])
-    return explain_node(there, known, graph, shape, rows), name | {"node": node}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 import click
 import psycopg
@@ -15,48 +15,33 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
-    COUNTED,
+    before_option,
     confirm,
     deciding_options,
     json_option,
-    number_of,
     operators_connection,
     print_json,
     print_table,
     say,
-    say_if_cut,
+    say_where_it_ends,
     tell_each,
 )
-from queue_workflows.drawing.words import on_one_line, say_moment, say_span
-from queue_workflows.engine.explain.job import title_of
-from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
-from queue_workflows.errors import ExitCode, UnknownJob
-from queue_workflows.models import WorkflowNodeJob
-from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.jobs.nodes import NodeJobRepository
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository, Job
+from queue_workflows.drawing.words import COUNTED, number_of, on_one_line, say_moment, say_span
+from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching
+from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import (
     FAILURES_READ,
     JobFilter,
-    JobLine,
     SelectingRepository,
 )
-from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
-from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.reports.job_search import JobLine, JobSearch
 from queue_workflows.repositories.sql.families import Family
-from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
-
-LOOK_BACK_S: Final = 7 * 86_400.0
-_OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
-_DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
-_ONCE: Final = ", and begins again though it is at_most_once: see what its last attempt has done"
-_NO_RUN: Final = "would not go on with it"
-_BECAME: Final = {
-    "cancelled": "cancelled",
-    "running": "asked to stop",
-    "retried": "retried",
-    RUN_OVER: f"left alone; the run {_NO_RUN}: `qwf run retry` runs again what failed in a run",
-}
+from queue_workflows.states import JobStatus
+from queue_workflows.views.filters.jobs import with_text
+from queue_workflows.views.jobs import failures as failing
+from queue_workflows.views.jobs import job as stored
+from queue_workflows.views.jobs import listing
+from queue_workflows.views.jobs.decisions import BECAME, DONE, applies, decide, foretell, meant
 
 
 @click.group(no_args_is_help=True)
@@ -80,6 +65,9 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--worker", metavar="WORKER_ID", help="That this worker has, or had last."),
         click.option("--older-than", type=span, metavar="SPAN", help="Enqueued at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Enqueued at most so long ago."),
+        click.option(
+            "--where", metavar="TEXT", help="All of that in one text: 'queue:fetch status:failed newer:1d'."
+        ),
     ):
         command = option(command)
     return command
@@ -96,8 +84,9 @@ def _filter(
     worker: str | None,
     older_than: float | None,
     newer_than: float | None,
+    where: str | None,
 ) -> JobFilter:
-    return JobFilter(
+    by_options = JobFilter(
         queue=queue,
         status=tuple(status) or None,
         task=task,
@@ -108,22 +97,24 @@ def _filter(
         older_than_s=older_than,
         newer_than_s=newer_than,
     )
+    return with_text(by_options, where)
 
 
 @job.command("list")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@before_option
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+def list_(invocation: Invocation, /, *, limit: int, before: str | None, as_json: bool, **given: Any) -> None:
     """Show the newest jobs that match."""
     with operators_connection(invocation) as connection:
-        lines = SelectingRepository(connection).lines(_filter(**given), limit=limit)
+        page = listing.job_page(connection, _filter(**given), limit=limit, before=before)
     if as_json:
-        print_json([{"job": line.name} | asdict(line) for line in lines])
-        return
-    _print_lines(lines)
-    say_if_cut("job", len(lines), limit)
+        print_json(listing.json_of(page))
+    else:
+        _print_lines(page.lines)
+    say_where_it_ends("job", page, limit, before=before, as_json=as_json)
 
 
 def _print_lines(lines: Sequence[JobLine]) -> None:
@@ -153,35 +144,27 @@ def show(invocation: Invocation, *, job_name: str, as_json: bool) -> None:
     """Show everything that is stored of JOB; `qwf explain` says why."""
     with operators_connection(invocation) as connection:
         family, job_id = job_named(connection, job_name)
-        row = ExplainingRepository(connection).job(family, job_id)
-        done = AuditRepository(connection).of(family.title, str(job_id))
-    if row is None:
-        raise UnknownJob(f"{family.name}:{job_id}")
-    columns = {column: getattr(row, column) for column in row.__table__.columns.keys()}  # noqa: SIM118
-    audit = [
-        {"at": one.at, "actor": one.actor, "action": one.action, "reason": one.reason, "details": one.details}
-        for one in done
-    ]
+        found = stored.stored_job(connection, family, job_id)
     if as_json:
-        print_json({"job": f"{family.name}:{job_id}", **columns, "audit": audit})
+        print_json(stored.json_of(found))
     else:
-        _show(family, row, columns, audit)
+        _show(found)
 
 
-def _show(family: Family, row: Job, columns: dict[str, Any], audit: list[dict[str, Any]]) -> None:
-    click.echo(on_one_line(f"{family.name}:{row.id} {title_of(row)}"))
-    width = max(map(len, columns))
-    for column, value in columns.items():
+def _show(found: stored.StoredJob) -> None:
+    click.echo(on_one_line(f"{found.name} {found.title}"))
+    width = max(map(len, found.columns))
+    for column, value in found.columns.items():
         if value not in (None, [], {}) and column not in ("id", "errors"):
             click.echo(f"  {column:<{width}}  {on_one_line(str(value))}")
-    for entry in row.errors:
+    for entry in found.errors:
         click.echo(f"  error of attempt {entry.get('attempt')}:")
         for name, value in entry.items():
             for line in str(value).splitlines() or [""]:
                 click.echo(f"    {name}: {on_one_line(line, squeeze=False)}")
-    for one in audit:
-        why = f": {one['reason']}" if one["reason"] else ""
-        click.echo(on_one_line(f"  {one['action']} by {one['actor']} at {say_moment(one['at'])}{why}"))
+    for one in found.audit:
+        why = f": {one.reason}" if one.reason else ""
+        click.echo(on_one_line(f"  {one.action} by {one.actor} at {say_moment(one.at)}{why}"))
 
 
 @job.command()
@@ -189,7 +172,7 @@ def _show(family: Family, row: Job, columns: dict[str, Any], audit: list[dict[st
 @click.pass_obj
 def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
     """Cancel JOBs, or all that match: what waits is over, what runs is asked to stop."""
-    return _decide(invocation, Verb.CANCEL, _OPEN, **given)
+    return _decide(invocation, Verb.CANCEL, **given)
 
 
 @job.command()
@@ -197,13 +180,12 @@ def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
 @click.pass_obj
 def retry(invocation: Invocation, /, **given: Any) -> ExitCode:
     """Run JOBs again that are over, or all failed ones that match: a new generation, with no failures yet."""
-    return _decide(invocation, Verb.RETRY, (JobStatus.FAILED.value,), **given)
+    return _decide(invocation, Verb.RETRY, **given)
 
 
 def _decide(
     invocation: Invocation,
     verb: Verb,
-    usually: tuple[str, ...],
     *,
     names: Sequence[str],
     dry_run: bool,
@@ -213,12 +195,13 @@ def _decide(
     reason: str | None,
     **given: Any,
 ) -> ExitCode:
-    wanted = _filter(**{**given, "status": given["status"] or usually})
-    if bool(names) == (not wanted.is_empty or bool(given["status"])):
+    said = _filter(**given)
+    if bool(names) == (not said.is_empty or said.status is not None):
         raise click.UsageError("name jobs, or say by --queue, --task and the like which are meant; not both")
-    for status in given["status"]:
-        if not _applies(verb, status):
-            raise click.UsageError(f"no job that is {status} can be {_DONE[verb]}")
+    wanted = meant(verb, said)
+    for status in said.status or ():
+        if not applies(verb, status):
+            raise click.UsageError(f"no job that is {status} can be {DONE[verb]}")
     by = {"actor": actor, "reason": reason}
     with operators_connection(invocation) as connection:
         if names:
@@ -247,9 +230,9 @@ def decide_on_all(
         if as_json:
             print_json({"matched": matched, "dry_run": dry_run, "left_alone": left})
         else:
-            say(f"{number_of('job', meant)} {'would be ' + _DONE[verb] if matched else 'match'}")
+            say(f"{number_of('job', meant)} {'would be ' + DONE[verb] if matched else 'match'}")
             if left:
-                say(f"{number_of('job', left)} would be {_BECAME[RUN_OVER]}")
+                say(f"{number_of('job', left)} would be {BECAME[RUN_OVER]}")
         return ExitCode.DONE
     besides = f" ({left:,} would be left alone)" if left else ""
     if not confirm(f"{verb.capitalize()} {number_of('job', meant)}{besides}?", yes=yes):
@@ -267,67 +250,16 @@ def _decide_named(
     as_json: bool,
 ) -> ExitCode:
     """One that is not there makes it a mistake, and none is touched; one that is over or not yet is told."""
-    known = ExplainingRepository(connection)
-    rows = {(family.name, job_id): known.job(family, job_id) for family, job_id in jobs}
-    for (family_name, job_id), row in rows.items():
-        if row is None:
-            raise UnknownJob(f"{family_name}:{job_id}")
-    became = {} if dry_run else decide_named(connection, verb, jobs, **by)
-    answers = {
-        f"{name[0]}:{name[1]}": _said(
-            became.get(name), row, verb, dry_run=dry_run, left=_run_of_left(connection, verb, row)
-        )
-        for name, row in rows.items()
-    }
-    tell_each(answers, as_json=as_json)
-    return ExitCode.DONE if dry_run or len(became) == len(rows) else ExitCode.FAILED
-
-
-def _run_of_left(connection: psycopg.Connection[Any], verb: Verb, row: Job | None) -> str | None:
-    """Why a node's run would not go on with it, if that is so."""
-    if verb is not Verb.RETRY or not isinstance(row, WorkflowNodeJob):
-        return None
-    run = RunRepository(connection).fetch(row.run_id)
-    if run is None:
-        return None
-    if run.status in RUN_TERMINAL:
-        what, when = f"its run {run.id} is {run.status}", ""
-    elif run.cancel_requested_at is not None:
-        what, when = f"its run {run.id} is being cancelled", ", once it is over"
-    elif NodeJobRepository(connection).counted([row.id]):
-        what, when = f"its run {run.id} has counted its end", ", once it is over"
-    else:
-        return None
-    how = f"`qwf run retry {run.id}`" if run.mode == ENGINE_MODE else "retry the run, or start it again"
-    return f"{what} and {_NO_RUN}: {how}{when}"
-
-
-def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, left: str | None) -> str:
-    if became is not None:
-        return _BECAME[became] + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
-    if left is not None:
-        return f"not {_DONE[verb]}, {left}"
-    status = row.status if row else "gone"
-    if dry_run and _applies(verb, status):
-        return f"would be {_DONE[verb]}" + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
-    return f"not {_DONE[verb]}, it is {status}"
-
-
-def _had_begun(row: Job | None) -> bool:
-    """Whether it begins at most once and has begun, so that only a retry lets it begin again."""
-    return row is not None and row.begun_generation == row.generation
-
-
-def _applies(verb: Verb, status: str) -> bool:
-    return (status in JOB_TERMINAL) == (verb is Verb.RETRY)
+    decided = foretell(connection, verb, jobs) if dry_run else decide(connection, verb, jobs, **by)
+    tell_each(decided.answers, as_json=as_json)
+    return ExitCode.DONE if dry_run or decided.is_all else ExitCode.FAILED
 
 
 def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: bool) -> int:
     """How many match, with the newest of them to look at."""
-    selecting = SelectingRepository(connection)
-    matched = selecting.count(wanted, at_most=COUNTED)
+    matched = SelectingRepository(connection).count(wanted, at_most=COUNTED)
     if not quiet:
-        _print_lines(selecting.lines(wanted, limit=5))
+        _print_lines(JobSearch(connection).page(wanted, limit=5).lines)
     return matched
 
 
@@ -341,19 +273,19 @@ def _decide_matching(
             if number and number % 10 == 0:
                 say(f"{became.total():,} so far")
     except KeyboardInterrupt:
-        say(f"{became.total():,} {_DONE[verb]} before the interruption")
+        say(f"{became.total():,} {DONE[verb]} before the interruption")
         raise
     if as_json:
         print_json(dict(became))
     else:
         for word, count in became.items():
-            click.echo(f"{number_of('job', count)} {_BECAME[word]}")
+            click.echo(f"{number_of('job', count)} {BECAME[word]}")
     return ExitCode.DONE
 
 
 @job.command()
 @click.option(
-    "--since", type=span, metavar="SPAN", default=86_400.0 * 7, show_default="7d", help="Looked back."
+    "--since", type=span, metavar="SPAN", default=failing.LOOK_BACK_S, show_default="7d", help="Looked back."
 )
 @click.option("--queue", metavar="QUEUE", help="On this queue.")
 @json_option
@@ -364,9 +296,9 @@ def failures(invocation: Invocation, *, since: float, queue: str | None, as_json
     `qwf job retry --error TEXT` takes a group's text as it is shown.
     """
     with operators_connection(invocation) as connection:
-        groups = SelectingRepository(connection).failures(since_s=since, queue=queue)
+        found = failing.failure_groups(connection, since_s=since, queue=queue)
     if as_json:
-        print_json([asdict(group) for group in groups])
+        print_json(failing.json_of(found))
         return
     print_table(
         ["COUNT", "QUEUE", "WHAT", "LAST", "LATEST", "ERROR"],
@@ -379,10 +311,10 @@ def failures(invocation: Invocation, *, since: float, queue: str | None, as_json
                 f"{group.family}:{group.latest[0]}",
                 group.error[:160],
             ]
-            for group in groups
+            for group in found.groups
         ],
     )
-    if not groups:
+    if not found.groups:
         say(f"nothing failed in the last {say_span(since)}")
-    if sum(group.count for group in groups) >= FAILURES_READ:
+    if found.is_cut:
         say(f"only the latest {FAILURES_READ:,} of a family were looked at; a shorter --since shows them all")

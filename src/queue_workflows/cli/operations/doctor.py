@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any
 
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.config import effective_settings
-from queue_workflows.db.doctor import examine
 from queue_workflows.db.doctor.findings import Check, Report, Status
-from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.host.janitor.doctor_checks import check_locks
-from queue_workflows.host.janitor.resources import registered_kinds
-from queue_workflows.host.locks.flock import expected_directory
+from queue_workflows.errors import ExitCode
+from queue_workflows.views.doctor import json_of, read_report
 
 COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red", Status.SKIP: "blue"}
 
@@ -29,9 +23,9 @@ def doctor(invocation: Invocation, as_json: bool) -> ExitCode:
     Changes nothing. Ends with 0 if nothing failed (warnings do not count), with 69, 78 or 79 if it was the
     connection, the configuration or the schema alone, else with 1.
     """
-    report = Report((*examine(invocation.db_url).checks, *_checks_of_this_machine()))
+    report = read_report(invocation.db_url)
     if as_json:
-        click.echo(json.dumps(_plain(report), indent=2, default=str))
+        click.echo(json.dumps(json_of(report), indent=2, default=str))
     else:
         for check in report.checks:
             if check.status is not Status.SKIP:
@@ -39,15 +33,6 @@ def doctor(invocation: Invocation, as_json: bool) -> ExitCode:
         _print_skipped([check for check in report.checks if check.status is Status.SKIP])
         click.echo(_summary(report))
     return report.exit_code
-
-
-def _checks_of_this_machine() -> list[Check]:
-    """What needs no database; a configuration that cannot be read has been found already."""
-    try:
-        settings = effective_settings()
-    except QwfError:
-        return []
-    return check_locks(expected_directory(settings.lock_dir), registered_kinds())
 
 
 def _print(check: Check) -> None:
@@ -72,11 +57,3 @@ def _summary(report: Report) -> str:
     return f"{counts[Status.FAIL]} failed, {counts[Status.WARN]} to look at, {counts[Status.OK]} fine" + (
         f", {counts[Status.SKIP]} skipped" if counts[Status.SKIP] else ""
     )
-
-
-def _plain(report: Report) -> dict[str, Any]:
-    checks = [{**asdict(check), "code": int(check.code)} for check in report.checks]
-    for check in checks:
-        if check["status"] != Status.FAIL:
-            del check["code"]
-    return {"exit_code": int(report.exit_code), "checks": checks}

@@ -11,16 +11,13 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
-from queue_workflows.cli.shared.operator import json_option, operators_connection, plain, print_json, say
+from queue_workflows.cli.shared.operator import json_option, operators_connection, print_json, say
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.hardware import drawn
 from queue_workflows.drawing.terminal import stdout_terminal
-from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
-from queue_workflows.repositories.workers.quarantine import QuarantineRepository
-
-# A machine that nobody has looked at for longer is history.
-FORGOTTEN_S = 86_400.0
+from queue_workflows.views.hosts.hardware import json_of, read_hardware
+from queue_workflows.views.json_values import plain
 
 
 @click.command()
@@ -51,19 +48,16 @@ def hw(
     with operators_connection(invocation) as connection:
         while True:
             with at_one_moment(connection):
-                seen = HardwareRepository(connection).readings(host)
-                put_aside = QuarantineRepository(connection).of(host)
-            hosts = [one for one in seen if everyone or one.age_s <= FORGOTTEN_S]
-            reasons = {(one.host_label, one.device): one.reason for one in put_aside}
-            told = [_plain(one, stale_s, reasons) for one in hosts]
+                seen = read_hardware(connection, stale_s=stale_s, host=host, everyone=everyone)
+            told = json_of(seen)
             if watch and not as_json and sys.stdout.isatty():
                 click.clear()
             if as_json and watch:
-                click.echo(json.dumps({"hosts": told}, default=plain))
+                click.echo(json.dumps(told, default=plain))
             elif as_json:
-                print_json({"hosts": told})
+                print_json(told)
             else:
-                _draw(told, ascii_only=ascii_only)
+                _draw(told["hosts"], ascii_only=ascii_only)
             if not watch:
                 return
             time.sleep(every)
@@ -74,19 +68,3 @@ def _draw(hosts: list[dict[str, Any]], *, ascii_only: bool) -> None:
         click.echo(line)
     if not hosts:
         say("no supervisor has told of its machine; `qwf supervisor` does so while it runs")
-
-
-def _plain(one: HostReading, stale_s: float, reasons: dict[tuple[str, str], str]) -> dict[str, Any]:
-    devices = [
-        device | ({"quarantined": why} if (why := reasons.get((one.host_label, device["id"]))) else {})
-        for device in one.reading["devices"]
-    ]
-    return {
-        "host_label": one.host_label,
-        "sampled_at": one.sampled_at,
-        "sampled_s_ago": round(one.age_s, 3),
-        "every_s": one.every_s,
-        "stale": one.is_stale(stale_s),
-        **one.reading,
-        "devices": devices,
-    }

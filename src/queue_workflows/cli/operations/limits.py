@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rates, say_rate, set_rate
+from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rates
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
@@ -16,13 +14,19 @@ from queue_workflows.cli.shared.operator import (
     print_table,
     say,
 )
-from queue_workflows.drawing.words import on_one_line
-from queue_workflows.engine.limits.lane_upkeep import admit_matching
+from queue_workflows.db.connections.snapshot_read import at_one_moment
+from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.limits.caps import LimitRepository
-from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
+from queue_workflows.repositories.limits.overview import COUNTED, LimitLine
+from queue_workflows.views.limits.cap_changes import clear_cap, lines_of, said_of_clear, said_of_set, set_cap
+from queue_workflows.views.limits.listing import json_of, limit_json, read_limits
+from queue_workflows.views.limits.listing import limit as read_limit
+from queue_workflows.views.limits.rate_changes import said_of_rate, set_rate
+from queue_workflows.views.limits.what_if import KEYS_NAMED, KeyForecast, read_preview
+from queue_workflows.views.limits.what_if import json_of as preview_json
 
 _HOLDERS_SHOWN = 3
+_TITLES = ["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"]
 
 
 @click.group(no_args_is_help=True)
@@ -51,16 +55,51 @@ def list_(
         if rates:
             list_rates(connection, keys, limit=limit, after=after, as_json=as_json)
             return
-        lines = LimitLineRepository(connection)
-        found = [lines.of(key) for key in keys] if keys else lines.page(limit=limit, after=after)
+        found = read_limits(connection, keys, limit=limit, after=after)
     if as_json:
-        print_json([asdict(line) for line in found])
+        print_json(json_of(found))
         return
-    print_table(["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"], list(map(_line, found)))
+    print_table(_TITLES, list(map(_line, found)))
     if not found:
         say("no key has a limit, a holder or a lane")
     elif not keys and len(found) == limit:
         say(f"there may be more: --after '{on_one_line(found[-1].key)}'")
+
+
+@limits.command()
+@click.argument("key", metavar="KEY")
+@json_option
+@click.pass_obj
+def show(invocation: Invocation, *, key: str, as_json: bool) -> None:
+    """Show one key: its cap, which jobs hold its slots since when, and which come next."""
+    with operators_connection(invocation) as connection, at_one_moment(connection):
+        seen = read_limit(connection, key)
+    if as_json:
+        print_json(limit_json(seen))
+        return
+    print_table(_TITLES, [_line(seen.line)])
+    print_table(
+        ["SLOT", "JOB", "WORKER", "SINCE", "LEASE UNTIL"],
+        [
+            [
+                str(one.slot),
+                f"{one.job_family}:{one.job_id}",
+                one.claimed_by,
+                say_moment(one.acquired_at),
+                say_moment(one.lease_expires_at),
+            ]
+            for one in seen.slots
+        ],
+    )
+    print_table(
+        ["NEXT", "QUEUE", "WHAT", "WHERE"],
+        [
+            [one.name, one.queue, one.title, "in its lane" if one.in_lane else "queued"]
+            for one in seen.waiting
+        ],
+    )
+    if not seen.slots and not seen.waiting:
+        say(f"nothing holds {on_one_line(key)} and nothing waits for it")
 
 
 @limits.command("set")
@@ -68,6 +107,7 @@ def list_(
 @click.argument("most", metavar="[CAP]", type=click.IntRange(0, 2_147_483_647), required=False)
 @click.option("--rate", "per_s", type=RateType(), help="Let KEY be used so often: 5/s, 100/min, 1000/h.")
 @click.option("--burst", type=float, help="With --rate: how often at once; else what comes in a second.")
+@click.option("--dry-run", is_flag=True, help="Of a CAP: say what it would be, change nothing.")
 @audit_options
 @json_option
 @click.pass_obj
@@ -78,6 +118,7 @@ def set_(
     most: int | None,
     per_s: float | None,
     burst: float | None,
+    dry_run: bool,
     actor: str,
     reason: str | None,
     as_json: bool,
@@ -90,23 +131,42 @@ def set_(
         raise click.UsageError("give a CAP or a --rate, one of them at a time")
     if burst is not None and per_s is None:
         raise click.UsageError("--burst goes with --rate")
+    if dry_run and most is None:
+        raise click.UsageError("--dry-run goes with a CAP")
     if most is None:
         assert per_s is not None  # noqa: S101 - one of them is given
         with operators_connection(invocation) as connection:
             rate = set_rate(connection, key, per_s, burst, actor=actor, reason=reason)
-        print_json(rate) if as_json else say_rate(rate)
+        print_json(rate) if as_json else click.echo(said_of_rate(rate))
+        return
+    if dry_run:
+        _preview(invocation, key, most, as_json=as_json)
         return
     with operators_connection(invocation) as connection:
-        limit_repository = LimitRepository(connection)
-        before = limit_repository.fetch(key)
-        limit_repository.set(key, most, actor=actor, reason=reason)
-        admitted = admit_matching(connection, key)
-    was = None if before is None else before.max_slots
+        change = set_cap(connection, key, most, actor=actor, reason=reason)
     if as_json:
-        print_json({"key": key, "max_slots": most, "was": was, "let_out": admitted})
+        print_json({"key": key, "max_slots": most, "was": change.was, "let_out": change.let_out})
         return
-    told = "no limit of its own" if was is None else str(was)
-    click.echo(f"{on_one_line(key)}: at most {most} at once, was {told}{_let_out(admitted)}")
+    click.echo(said_of_set(change))
+
+
+def _preview(invocation: Invocation, key: str, most: int, *, as_json: bool) -> None:
+    with operators_connection(invocation) as connection, at_one_moment(connection):
+        seen = read_preview(connection, key, most)
+    if as_json:
+        print_json(preview_json(seen))
+        return
+    for line in lines_of(seen):
+        click.echo(line)
+    if key.endswith("*"):
+        titles = ["KEY", "CAP", "THEN", "TAKEN", "OVER", "WAITING", "ROOM FOR"]
+        print_table(titles, [_forecast(one) for one in seen.keys[:KEYS_NAMED]])
+
+
+def _forecast(one: KeyForecast) -> list[str]:
+    cap = "-" if one.cap_now is None else str(one.cap_now)
+    figures = (one.cap_then, one.taken, one.over, one.waiting, one.could_begin)
+    return [one.key, cap, *(f"{figure:,}" for figure in figures)]
 
 
 @limits.command()
@@ -122,18 +182,15 @@ def clear(
     with operators_connection(invocation) as connection:
         if rate:
             return clear_rate(connection, key, actor=actor, reason=reason, as_json=as_json)
-        gone = LimitRepository(connection).clear(key, actor=actor, reason=reason)
-        admitted = 0 if gone is None else admit_matching(connection, key)
-        cap = LimitLineRepository(connection).of(key).max_slots
+        change = clear_cap(connection, key, actor=actor, reason=reason)
     if as_json:
-        was = None if gone is None else gone.max_slots
-        print_json({"key": key, "max_slots": cap, "was": was, "let_out": admitted})
-    elif gone is None:
-        say(f"nobody has set a limit for {on_one_line(key)}: `qwf limits list` shows what is set")
+        cap = change.max_slots
+        print_json({"key": key, "max_slots": cap, "was": change.was, "let_out": change.let_out})
+    elif change.was is None:
+        say(said_of_clear(change))
     else:
-        holds = "no limit" if cap is None else f"at most {cap}, by a pattern"
-        click.echo(f"{on_one_line(key)}: {holds}{_let_out(admitted)}")
-    return ExitCode.FAILED if gone is None else ExitCode.DONE
+        click.echo(said_of_clear(change))
+    return ExitCode.FAILED if change.was is None else ExitCode.DONE
 
 
 def _line(line: LimitLine) -> list[str]:
@@ -150,7 +207,3 @@ def _line(line: LimitLine) -> list[str]:
         line.updated_by or "-",
         line.reason or "-",
     ]
-
-
-def _let_out(admitted: int) -> str:
-    return "" if admitted == 0 else f"; {admitted} waiting {'job goes' if admitted == 1 else 'jobs go'} on"

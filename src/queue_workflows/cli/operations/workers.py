@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.operations.worker_lines import (
+    WORKER_TITLES,
+    quarantine_of,
+    worker_cells,
+)
+from queue_workflows.cli.operations.worker_preview import preview, preview_options
+from queue_workflows.cli.operations.worker_show import host, show
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     audit_options,
@@ -19,24 +26,16 @@ from queue_workflows.cli.shared.operator import (
     print_table,
     say,
 )
-from queue_workflows.config import effective_settings, is_known_queue
-from queue_workflows.drawing.words import on_one_line, say_moment, say_span
+from queue_workflows.config import effective_settings
+from queue_workflows.drawing.words import on_one_line, say_span
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.workers.control import Control, WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
-from queue_workflows.repositories.workers.obedience import Obedience, Standing
-from queue_workflows.repositories.workers.quarantine import QuarantineRepository
+from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.roles.await_workers import Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
-
-if TYPE_CHECKING:
-    from queue_workflows.models import WorkerControl
-
-# A worker that was killed leaves its heartbeat behind; after this long it is history.
-FORGOTTEN_S = 3600.0
-_WORDS = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
-_AHEAD = {Obedience.PENDING: " (not heard yet)", Obedience.HEARD: " (finishing)", Obedience.OBEYED: ""}
+from queue_workflows.views.workers.listing import json_of, read_workers
+from queue_workflows.views.workers.wishes import ask_workers, told_of
 
 
 class _Verb(click.Command):
@@ -60,6 +59,10 @@ def workers() -> None:
     """
 
 
+workers.add_command(show)
+workers.add_command(host)
+
+
 @workers.command("list")
 @click.option("--host", default="*", metavar="HOST", help="Only of this host.")
 @click.option("--queue", default="*", metavar="QUEUE", help="Only of this queue.")
@@ -70,16 +73,12 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
     """Show every worker: what it does, when it was seen, and what was asked of it."""
     stale_s = effective_settings().stale_heartbeat_s
     with operators_connection(invocation) as connection:
-        found = HeartbeatRepository(connection).standing(host, queue)
-        wishes = WorkerControlRepository(connection).blocking(host, queue)
-    shown = [one for one in found if everyone or one.is_quarantined or one.age_s <= FORGOTTEN_S]
+        seen = read_workers(connection, stale_s=stale_s, host=host, queue=queue, everyone=everyone)
+    shown = seen.workers
     if as_json:
-        print_json({"workers": [_plain(one, stale_s) for one in shown], "control": list(map(_wish, wishes))})
+        print_json(json_of(seen))
         return
-    print_table(
-        ["HOST", "QUEUE", "PID", "STATE", "JOB", "UP", "SEEN", "MB", "VERSION", "ASKED"],
-        [_line(one, stale_s) for one in shown],
-    )
+    print_table(WORKER_TITLES, [worker_cells(one, stale_s) for one in shown])
     for one in shown:
         if one.cached_models:
             click.echo(f"{one.worker_id} has loaded: {', '.join(map(str, one.cached_models))}")
@@ -89,86 +88,11 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
             if everyone
             else "no worker was heard of for an hour; --all shows older ones"
         )
-    for wish in wishes:
+    for wish in seen.wishes:
         click.echo(told_of(wish))
     for one in shown:
         if one.is_quarantined:
-            click.echo(on_one_line(_put_aside(one)))
-
-
-def _put_aside(one: Standing) -> str:
-    """What keeps workers from a device, and how that ends."""
-    how = f"`qwf workers on {one.host_label} {one.queue}` has it tried again"
-    return f"{one.load.get('device')} of {one.host_label} is quarantined: {one.state_reason} — {how}"
-
-
-def _line(one: Standing, stale_s: float) -> list[str]:
-    silent = one.age_s > stale_s
-    return [
-        one.host_label,
-        one.queue,
-        str(one.pid),
-        f"silent, was {one.state}" if silent else one.state,
-        one.current_job or "-",
-        say_span((one.last_seen - one.started_at).total_seconds() + one.age_s),
-        f"{say_span(one.age_s)} ago",
-        str(one.load.get("rss_mb", "-")),
-        str(one.versions.get("queue_workflows", "-")),
-        _wanted(one),
-    ]
-
-
-def _wanted(one: Standing) -> str:
-    if one.is_quarantined:
-        return "-"
-    if one.control is None:
-        return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
-    return _asked(one.control) + _AHEAD[one.obedience()]
-
-
-def told_of(wish: WorkerControl) -> str:
-    """What is asked of which workers, on which account, until when and why; in a sentence."""
-    return f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}"
-
-
-def _asked(wish: Control | WorkerControl) -> str:
-    until = f" until {say_moment(wish.expires_at)}" if wish.expires_at else ""
-    why = f": {wish.reason}" if wish.reason else ""
-    return f"{_WORDS.get(DesiredState(wish.desired), 'on')} by {wish.actor}{until}{why}"
-
-
-def _scope(host_label: str, queue: str) -> str:
-    return f"({host_label}, {queue})"
-
-
-def _plain(one: Standing, stale_s: float) -> dict[str, Any]:
-    return {
-        "worker_id": one.worker_id,
-        "host_label": one.host_label,
-        "queue": one.queue,
-        "pid": one.pid,
-        "state": one.state,
-        "state_reason": one.state_reason,
-        "silent": one.age_s > stale_s,
-        "flagged_dead": one.flagged_dead,
-        "current_job": one.current_job,
-        "jobs_held": one.jobs_held,
-        "current_model": one.current_model,
-        "cached_models": one.cached_models,
-        "load": one.load,
-        "versions": one.versions,
-        "started_at": one.started_at,
-        "last_seen": one.last_seen,
-        "seen_s_ago": round(one.age_s, 3),
-        "control_version": one.control_version,
-        "control": None if one.control is None else _wish(one.control),
-        "obedience": one.obedience(),
-    }
-
-
-def _wish(wish: Control | WorkerControl) -> dict[str, Any]:
-    names = ("host_label", "queue", "desired", "version", "reason", "actor", "expires_at")
-    return {name: getattr(wish, name) for name in names}
+            click.echo(on_one_line(quarantine_of(one)))
 
 
 def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -222,19 +146,21 @@ def for_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @workers.command(cls=_Verb)
 @_wishing
 @for_option
+@preview_options
 @click.pass_obj
 def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Finish the current job, claim nothing more."""
-    return ask(invocation, DesiredState.PAUSE, **asked)
+    return ask_or_preview(invocation, DesiredState.PAUSE, **asked)
 
 
 @workers.command(cls=_Verb)
 @_wishing
 @for_option
+@preview_options
 @click.pass_obj
 def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Stop at once: jobs are given back uncounted, nothing stays loaded."""
-    return ask(invocation, DesiredState.OFF, **asked)
+    return ask_or_preview(invocation, DesiredState.OFF, **asked)
 
 
 @workers.command(cls=_Verb)
@@ -246,6 +172,19 @@ def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
     Devices that are quarantined there are tried again.
     """
     return ask(invocation, DesiredState.ON, lasting=None, **asked)
+
+
+def ask_or_preview(
+    invocation: Invocation, desired: DesiredState, *, dry_run: bool, as_json: bool, **asked: Any
+) -> ExitCode:
+    """Ask workers for something, or with `--dry-run` only say what that would do."""
+    if not dry_run:
+        if as_json:
+            raise click.UsageError("--json goes with --dry-run")
+        return ask(invocation, desired, **asked)
+    if asked["wait"]:
+        raise click.UsageError("--dry-run changes nothing, so there is nothing to --wait for")
+    return preview(invocation, desired, host=asked["host"], queue=asked["queue"], as_json=as_json)
 
 
 def ask(
@@ -261,40 +200,26 @@ def ask(
     timeout: float,
 ) -> ExitCode:
     """Ask workers for something, say what became of it, and wait for it if that was said too."""
-    stale_s, place = effective_settings().stale_heartbeat_s, _scope(host, queue)
+    stale_s = effective_settings().stale_heartbeat_s
     with operators_connection(invocation) as connection:
-        control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
-        if desired is DesiredState.ON:
-            cleared = control.clear(host, queue, actor=actor, reason=reason)
-            version = cleared.version if cleared else control.version()
-            retried = QuarantineRepository(connection).clear(host, queue, actor=actor, reason=reason)
-            if cleared or not retried:
-                click.echo(f"{place} is on" if cleared else f"{place}: nothing was asked of it")
-            for one in retried:
-                click.echo(
-                    on_one_line(f"{one.device} of {one.host_label} is tried again; it was: {one.reason}")
-                )
-        else:
-            changed = control.set(host, queue, desired, actor=actor, reason=reason, expires_in=lasting)
-            version = changed.version
-            click.echo(told_of(changed))
-        _name_others(control, host, queue, desired)
-        if not is_known_queue(queue) and not beats.standing("*", queue):
-            say(f"there is no queue {queue!r} that this configuration or any worker knows: is it spelled so?")
-        if not any(one.age_s <= stale_s for one in beats.standing(host, queue)):
-            later = "" if desired is DesiredState.ON else "; it holds for those that start"
-            say(f"no worker is heard of there now{later}")
-        elif wait:
-            return _wait(lambda: beats.standing(host, queue), version, stale_s, timeout)
+        asked = ask_workers(
+            connection,
+            desired,
+            host=host,
+            queue=queue,
+            lasting=lasting,
+            actor=actor,
+            reason=reason,
+            stale_s=stale_s,
+        )
+        for line in asked.told:
+            click.echo(line)
+        for remark in asked.remarks:
+            say(remark)
+        if wait and asked.is_heard:
+            beats = HeartbeatRepository(connection)
+            return _wait(lambda: beats.standing(host, queue), asked.version, stale_s, timeout)
     return ExitCode.DONE
-
-
-def _name_others(control: WorkerControlRepository, host: str, queue: str, desired: DesiredState) -> None:
-    """What else holds there: after `on` it still blocks, else it is stricter or lasts longer."""
-    for other in control.blocking(host, queue):
-        if (other.host_label, other.queue) != (host, queue):
-            still = "still blocks" if desired is DesiredState.ON else "holds as well"
-            click.echo(f"{_scope(other.host_label, other.queue)} {still}: {_asked(other)}")
 
 
 def _wait(look: Callable[[], Sequence[Standing]], version: int, stale_s: float, timeout_s: float) -> ExitCode:

@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.workers import ask, for_option, queue_argument, wish_options
+from queue_workflows.cli.operations.worker_preview import preview_options
+from queue_workflows.cli.operations.workers import (
+    ask,
+    ask_or_preview,
+    for_option,
+    queue_argument,
+    wish_options,
+)
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import DesiredState
 
@@ -16,10 +23,11 @@ from queue_workflows.states import DesiredState
 @queue_argument
 @wish_options
 @for_option
+@preview_options
 @click.pass_obj
 def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Let no worker of QUEUE claim anything more: `qwf workers pause '*' QUEUE`."""
-    return ask(invocation, DesiredState.PAUSE, host="*", **asked)
+    return ask_or_preview(invocation, DesiredState.PAUSE, host="*", **asked)
 
 
 @click.command()

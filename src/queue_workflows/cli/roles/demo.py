@@ -13,8 +13,8 @@ from typing import Any, Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.page.web import check_installed, page_beside
 from queue_workflows.cli.runs.watch import in_words
-from queue_workflows.cli.shared.operator import plain
 from queue_workflows.demo import Outcome, Row, Stage, run_demo
 from queue_workflows.drawing.changes import changes
 from queue_workflows.drawing.run import draw
@@ -23,6 +23,7 @@ from queue_workflows.drawing.timeline import Bar, draw_timeline
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import JobStatus
+from queue_workflows.views.json_values import plain
 from queue_workflows.workflow.document.nodes import InputNode
 
 NEXT = """\
@@ -37,25 +38,37 @@ _NOBODY: Final = (
     "          nobody is there to be asked, so the answer is yes; --yes gives it without this remark"
 )
 _PER_LINE: Final = 3
+# How often it is looked whether the page has the answer.
+_LOOK_S: Final = 0.5
 _GAP: Final = "   "
 
 
 @click.command()
 @click.option("--yes", "-y", is_flag=True, help="Answer the film's question by yes, without asking.")
+@click.option("--in-browser", is_flag=True, help="Leave the answer to the operator's page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the story goes to stderr.")
 @click.pass_obj
-def demo(invocation: Invocation, yes: bool, as_json: bool) -> ExitCode:
+def demo(invocation: Invocation, yes: bool, in_browser: bool, as_json: bool) -> ExitCode:
     """Run the bundled example: a workflow that makes a film.
 
     Migrates the database and starts the film in one transaction with a row of its own; a supervisor with an
     orchestrator, a scheduler and workers makes it, asks you whether to publish it, and stops. Then the run is
-    drawn, and which worker did what when. Without a database it starts an embedded Postgres in .qwf/. May be
+    drawn, and which worker did what when. Meanwhile the operator's page is served, where it is installed, and
+    takes the answer as well. Without a database it starts an embedded Postgres in .qwf/. May be
     run as often as you like; it refuses a database in which others work.
     """
     terminal = stdout_terminal()
     say: Callable[[str], None] = lambda line: click.echo(line, err=as_json)  # noqa: E731
-    stage = Stage(say, _Shown(say, terminal), _always_yes if yes else ask)
-    outcome = run_demo(invocation.db_url, stage)
+    if yes and in_browser:
+        raise click.UsageError("--yes gives the answer that --in-browser leaves to the page: one of them")
+    if in_browser:
+        check_installed()
+    asks = _always_yes if yes else wait_for_page if in_browser else ask
+    stage = Stage(say, _Shown(say, terminal), asks)
+    with page_beside(invocation.db_url) as page:
+        if page is not None:
+            say(f"page      {page.first_url}")
+        outcome = run_demo(invocation.db_url, stage)
     if as_json:
         click.echo(json.dumps(asdict(outcome), indent=2, default=plain))
     else:
@@ -81,19 +94,28 @@ class _Shown:
 # Being asked.
 
 
-def _always_yes(_node: InputNode, _within_s: float) -> Mapping[str, Any]:
+def _always_yes(_node: InputNode, _within_s: float, _is_answered: Callable[[], bool]) -> Mapping[str, Any]:
     return {"ok": True}
 
 
-def ask(node: InputNode, within_s: float) -> Mapping[str, Any] | None:
-    """Ask in the terminal, for no longer than anybody waits for the answer."""
+def wait_for_page(_node: InputNode, within_s: float, is_answered: Callable[[], bool]) -> None:
+    """Nothing is asked here: somebody answers on the page, or nobody does in time."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until and not is_answered():
+        time.sleep(_LOOK_S)
+
+
+def ask(
+    node: InputNode, within_s: float, is_answered: Callable[[], bool] = lambda: False
+) -> Mapping[str, Any] | None:
+    """Ask in the terminal, for as long as anybody waits for the answer and the page has not given it."""
     if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
         click.echo(_NOBODY, err=True)
         return {"ok": True}
     until = time.monotonic() + within_s
     while (left := until - time.monotonic()) > 0:
         click.echo(f"\n{node.prompt} [Y/n] ({left:.0f} s) ", nl=False, err=True)
-        if not select.select([sys.stdin], [], [], left)[0]:
+        if not _is_typed(until, is_answered):
             break
         line = sys.stdin.readline()
         said = line.strip().lower()
@@ -102,6 +124,16 @@ def ask(node: InputNode, within_s: float) -> Mapping[str, Any] | None:
         click.echo("please say yes or no", err=True)
     click.echo(err=True)
     return None
+
+
+def _is_typed(until: float, is_answered: Callable[[], bool]) -> bool:
+    """Whether something can be read before the time is over or the answer came from elsewhere."""
+    while (left := until - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], min(left, _LOOK_S))[0]:
+            return True
+        if is_answered():
+            return False
+    return False
 
 
 # Drawing.

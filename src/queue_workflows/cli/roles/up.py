@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.page.web import page_beside
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
 from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import say
@@ -51,12 +52,20 @@ _COLOURS: Final = (
     multiple=True,
     help="Workers as for `qwf supervisor`; else one each for cpu, gpu and the app's ingest queues.",
 )
+@click.option("--no-web", is_flag=True, help="Without the operator's page.")
+@click.option(
+    "--web-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="The page's port; else 8427, or a free one if that is taken.",
+)
 @click.pass_obj
-def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
+def up(invocation: Invocation, *, workers: Workers, no_web: bool, web_port: int | None) -> ExitCode:
     """Migrate the database, then run an orchestrator, a scheduler and workers until Ctrl-C; for development.
 
     Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
-    with its role. The first Ctrl-C lets running jobs finish within the grace, the second does not.
+    with its role. The operator's page is served beside them, where it is installed. The first Ctrl-C lets
+    running jobs finish within the grace, the second does not.
     """
     run_as_child_if_pid1()
     bound_to_launcher()
@@ -78,7 +87,12 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
         say(_next(invocation))
         prefixed = Prefixed([OURSELVES, *names], stdout_terminal())
         log_to_stderr(debug=invocation.debug, handler=_Handler(prefixed))
-        with MergedLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
+        with (
+            nullcontext() if no_web else page_beside(database, port=web_port) as page,
+            MergedLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log,
+        ):
+            if page is not None:
+                say(f"the operator's page: {page.first_url}")
             return supervise(
                 specs,
                 command_for=commands(invocation, settings),

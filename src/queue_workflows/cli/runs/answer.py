@@ -20,6 +20,7 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import mapping_in, mapping_of
 from queue_workflows.engine.runs.verbs import asked_node, submit_input
+from queue_workflows.views.runs.question import json_of_submission
 from queue_workflows.workflow.document.nodes import InputNode
 
 
@@ -63,7 +64,7 @@ def submit(
             payload = _from_terminal(connection, run_id, node)
         submission = submit_input(run_id, node, payload, conn=connection, submitted_by=by)
     if as_json:
-        print_json({"submission": submission, "run": run_id, "node": node})
+        print_json(json_of_submission(run_id, node, submission))
     else:
         say(f"answer {submission} to {node} is stored; an orchestrator takes it up")
 

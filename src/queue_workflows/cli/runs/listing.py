@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,11 +10,12 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
+    before_option,
     json_option,
     operators_connection,
     print_json,
     print_table,
-    say_if_cut,
+    say_where_it_ends,
 )
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import pairs
@@ -23,10 +23,12 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.run import MOST_ROWS, draw, say_time
 from queue_workflows.drawing.terminal import stdout_terminal
 from queue_workflows.drawing.words import on_one_line, say_labels, say_moment
-from queue_workflows.engine.watch.run_reader import RunReader
-from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository
+from queue_workflows.repositories.runs.listing import RunFilter
+from queue_workflows.repositories.runs.run_search import RunLine
 from queue_workflows.states import RunStatus
+from queue_workflows.views.filters.runs import with_text
+from queue_workflows.views.runs import listing as run_list
+from queue_workflows.views.runs import show as run_show
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,6 +43,9 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--poisoned", is_flag=True, help="With events that were given up."),
         click.option("--older-than", type=span, metavar="SPAN", help="Started at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Started at most so long ago."),
+        click.option(
+            "--where", metavar="TEXT", help="All of that in one text: 'workflow:film label:k=v newer:1d'."
+        ),
     ):
         command = option(command)
     return command
@@ -54,9 +59,10 @@ def filter_of(
     poisoned: bool,
     older_than: float | None,
     newer_than: float | None,
+    where: str | None,
 ) -> RunFilter:
-    """The filter that these options ask for."""
-    return RunFilter(
+    """The filter that these options and the text of --where ask for."""
+    by_options = RunFilter(
         workflow=workflow,
         labels=pairs("--label", label) or None,
         status=tuple(status) or None,
@@ -64,22 +70,24 @@ def filter_of(
         older_than_s=older_than,
         newer_than_s=newer_than,
     )
+    return with_text(by_options, where)
 
 
 @click.command("list")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@before_option
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+def list_(invocation: Invocation, /, *, limit: int, before: str | None, as_json: bool, **given: Any) -> None:
     """Show the newest runs that match."""
     with operators_connection(invocation) as connection:
-        lines = RunLinesRepository(connection).lines(filter_of(**given), limit=limit)
+        page = run_list.run_page(connection, filter_of(**given), limit=limit, before=before)
     if as_json:
-        print_json([asdict(line) for line in lines])
-        return
-    print_lines(lines)
-    say_if_cut("run", len(lines), limit)
+        print_json(run_list.json_of(page))
+    else:
+        print_lines(page.lines)
+    say_where_it_ends("run", page, limit, before=before, as_json=as_json)
 
 
 def print_lines(lines: Sequence[RunLine]) -> None:
@@ -126,16 +134,14 @@ def show(invocation: Invocation, *, run_name: str, every: bool, ascii_only: bool
     """
     with operators_connection(invocation) as connection, at_one_moment(connection):
         run_id = run_named(connection, run_name)
-        seen = RunReader(run_id).look(connection)
-        done = AuditRepository(connection).of("run", str(run_id))
+        shown = run_show.shown_run(connection, run_id)
     if as_json:
-        names = ("at", "actor", "action", "reason", "details")
-        audit = [{name: getattr(one, name) for name in names} for one in done]
-        print_json(asdict(seen) | {"audit": audit})
+        print_json(run_show.json_of(shown))
         return
+    seen = shown.run
     for line in draw(seen, stdout_terminal(ascii_only=ascii_only), most_rows=None if every else MOST_ROWS):
         click.echo(line)
-    for one in done:
+    for one in shown.audit:
         why = f": {one.reason}" if one.reason else ""
         when = say_moment(one.at, now=seen.at)
         click.echo(on_one_line(f"{one.action} by {one.actor} at {when}{why}"))

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.operator import json_option, plain, say
+from queue_workflows.cli.shared.operator import json_option, say
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.drawing.changes import Change, changes
@@ -25,6 +25,7 @@ from queue_workflows.engine.watch.follow import watch_run
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import RunStatus
+from queue_workflows.views.json_values import plain
 
 # To the top of what was drawn last, and everything below it gone; to the end of a line the same.
 _UP: Final = "\x1b[{}F"

@@ -177,15 +177,27 @@ class _Wish:
 
 def _was_paused(there: Circumstances) -> Iterator[Reason]:
     """What was asked of workers of the queue, and held at some time while it waited."""
-    until = waited_until(there.job) or there.now
-    for wish in _wishes([*there.asked_before, *there.asked_of_queue]):
-        if wish.set_by.at >= until or (wish.until is not None and wish.until <= there.job.created_at):
-            continue
+    for wish in _felt(there):
         span = f"since {moment(wish.set_by.at)}" + (f" until {moment(wish.until)}" if wish.until else "")
         why = f": {wish.set_by.reason}" if wish.set_by.reason else ""
         text = f"{asked_of(wish.host_label, wish.asked, past=True)} by {wish.set_by.actor} {span}{why}"
         data = {"asked": wish.asked, "subject": wish.set_by.subject_id, "actor": wish.set_by.actor}
         yield Reason("was_paused", text, data | {"since": wish.set_by.at, "until": wish.until})
+
+
+def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None, str]]:
+    """Each pause of a job's queue while it waited: its beginning, its end, and its actor."""
+    for wish in _felt(there):
+        if wish.host_label == "*":
+            yield wish.set_by.at, wish.until, f"{ASKED[wish.asked]} by {wish.set_by.actor}"
+
+
+def _felt(there: Circumstances) -> Iterator[_Wish]:
+    """The wishes that held at some time while the job waited."""
+    until = waited_until(there.job) or there.now
+    for wish in _wishes([*there.asked_before, *there.asked_of_queue]):
+        if wish.set_by.at < until and (wish.until is None or wish.until > there.job.created_at):
+            yield wish
 
 
 def _wishes(entries: Iterable[AuditLog]) -> list[_Wish]:

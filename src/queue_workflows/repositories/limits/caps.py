@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.sql import checks as check
@@ -71,6 +71,16 @@ ORDER BY slot
 """)
 
 
+# The longer patterns that keys of a pattern may match, and so go by.
+LONGER_PATTERNS: Final = """
+SELECT key_pattern FROM concurrency_limits
+WHERE right(key_pattern, 1) = '*' AND starts_with(key_pattern, %(prefix)s::text)
+    AND length(key_pattern) > length(%(prefix)s::text) + 1
+ORDER BY key_pattern
+LIMIT %(limit)s::bigint
+"""
+
+
 class LimitRepository(Repository["ConcurrencyLimit"]):
     """Limits and slots on the caller's connection."""
 
@@ -80,15 +90,8 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
         self, key_pattern: str, max_slots: int, *, actor: str, reason: str | None = None
     ) -> ConcurrencyLimit:
         """Say how many may hold a key at once, 0 for none; `host:*` is for keys without their own."""
-        if max_slots > 1 and key_pattern.startswith(check.EXCLUSIVE):
-            raise PayloadError(
-                f"the cap of {key_pattern!r:.80} is one: what is exclusive has one job at a time",
-                path="max_slots",
-                advice="0 closes it; what bears more takes a limit_key of another name",
-            )
         params = {
-            "key_pattern": check.key_pattern("key_pattern", key_pattern),
-            "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
+            **cap_params(key_pattern, max_slots),
             "actor": check.text("actor", actor),
             "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
         }
@@ -126,7 +129,26 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
         params = {"after_key": after[0], "after_slot": after[1], "limit": count}
         return _SLOTS.load(self._sql.rows(SLOTS, params))
 
+    def longer_patterns(self, key_pattern: str) -> list[str]:
+        """The patterns with a limit that begin as this one does and say more."""
+        params = {"prefix": key_pattern.removesuffix("*"), "limit": LONGEST_PAGE}
+        return [pattern for (pattern,) in self._sql.rows(LONGER_PATTERNS, params)]
+
     # Last, because its name hides the builtin from the annotations below it.
     def list(self, *, limit: int = 100, after: str | None = None) -> list[ConcurrencyLimit]:
         """Limits by key; `after` is the key that the page before ended with."""
         return self._page(Filters(), by="key_pattern", after=after, limit=limit, newest_first=False)
+
+
+def cap_params(key_pattern: str, max_slots: int) -> dict[str, Any]:
+    """A key and a cap that may be set for it, or the refusal."""
+    if max_slots > 1 and key_pattern.startswith(check.EXCLUSIVE):
+        raise PayloadError(
+            f"the cap of {key_pattern!r:.80} is one: what is exclusive has one job at a time",
+            path="max_slots",
+            advice="0 closes it; what bears more takes a limit_key of another name",
+        )
+    return {
+        "key_pattern": check.key_pattern("key_pattern", key_pattern),
+        "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
+    }

@@ -278,6 +278,11 @@ class RateRepository(Repository["RateLimit"]):
         """The bucket, or the pattern's rule, of exactly these words."""
         return self._first(FETCH, {"rate_key": rate_key})
 
+    def now(self) -> datetime:
+        """The moment, by the clock that buckets go by, also within a transaction."""
+        moment: datetime = self._sql.rows("SELECT clock_timestamp()", {})[0][0]
+        return moment
+
     def forget(self, *, for_s: float, after: str = "") -> str:
         """Delete unused buckets among the next keys after one; where to go on, empty when all were seen."""
         params = {"for_s": check.seconds("for_s", for_s), "after": after, "limit": SEEN_AT_ONCE}

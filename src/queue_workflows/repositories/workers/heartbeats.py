@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Rows
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
-from queue_workflows.repositories.workers.obedience import STANDING, Standing, standings
+from queue_workflows.repositories.workers.obedience import STANDING, STANDING_OF, Standing, standings
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JobFamily, WorkerState
 
@@ -158,6 +158,11 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         """Workers of a host and queue, `*` for any, each with what it has to obey; the silent ones too."""
         params = {"host_label": check.text("host_label", host_label), "queue": check.text("queue", queue)}
         return standings(self._sql.rows(STANDING, params))
+
+    def standing_of(self, worker_id: str) -> Standing | None:
+        """One worker, silent or not, with what it has to obey; None where it never beat or was forgotten."""
+        found = standings(self._sql.rows(STANDING_OF, {"worker_id": worker_id}))
+        return found[0] if found else None
 
     def flag_dead(self, *, older_than_s: float) -> list[WorkerHeartbeat]:
         """Flag workers that hold running jobs and were not heard of for so long; those flagged now."""

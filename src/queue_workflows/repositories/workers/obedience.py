@@ -15,7 +15,7 @@ from queue_workflows.states import DesiredState, JobFamily, WorkerState
 # worker: those with a heartbeat, on this host and queue, where `*` is any. control: what it has to obey now,
 # by the words in which it asks itself. job: what it has held longest, by the rows, as its next beat may be
 # seconds away.
-STANDING: Final = """
+_STANDING: Final = """
 SELECT
     worker.worker_id, worker.host_label, worker.queue, worker.pid, worker.state, worker.state_reason,
     job.family, job.id, worker.jobs_held, worker.current_model,
@@ -37,13 +37,18 @@ LEFT JOIN LATERAL (
     ORDER BY started_at
     LIMIT 1
 ) AS job ON true
-WHERE (%(host_label)s::text = '*' OR worker.host_label = %(host_label)s::text)
-    AND (%(queue)s::text = '*' OR worker.queue = %(queue)s::text)
+WHERE {these}
 ORDER BY worker.host_label, worker.queue, worker.started_at, worker.worker_id
 """.replace(
     "{holds}",
     HOLDS.replace("%(host_label)s::text", "worker.host_label").replace("%(queue)s::text", "worker.queue"),
 ).replace("{strictest_first}", STRICTEST_FIRST)
+STANDING: Final = _STANDING.replace(
+    "{these}",
+    """(%(host_label)s::text = '*' OR worker.host_label = %(host_label)s::text)
+    AND (%(queue)s::text = '*' OR worker.queue = %(queue)s::text)""",
+)
+STANDING_OF: Final = _STANDING.replace("{these}", "worker.worker_id = %(worker_id)s::text")
 
 _DONE_AS: Final = {DesiredState.PAUSE: WorkerState.PAUSED, DesiredState.OFF: WorkerState.PARKED}
 _WAITING: Final = frozenset(_DONE_AS.values())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from markupsafe import Markup
 
+from queue_workflows.drawing.svg import charts, gauges, icons
 from queue_workflows.drawing.svg import hatches as patterns
-from queue_workflows.drawing.svg import icons
 
 
 def icon(state: str, label: str | None = None) -> Markup:
@@ -36,6 +36,26 @@ def legend(kinds: list[str]) -> Markup:
     return _drawn(patterns.legend(kinds))
 
 
+def gauge(used: float, limit: float | None, label: str = "") -> Markup:
+    """How much of a limit is used."""
+    return _drawn(gauges.gauge(used, limit, label=label))
+
+
+def counts_bar(counts: Mapping[str, int], label: str = "") -> Markup:
+    """Counts by state, side by side."""
+    return _drawn(gauges.counts_bar(counts, label=label))
+
+
+def spark(values: Sequence[float], label: str) -> Markup:
+    """A line in a cell of a table."""
+    return _drawn(charts.spark(values, label=label))
+
+
+def bar_chart(values: Sequence[int], label: str, bad: Sequence[int] = (), first: str = "") -> Markup:
+    """What ended in each minute, what failed among it marked."""
+    return _drawn(charts.bar_chart(values, label=label, bad=bad, first=first))
+
+
 def _drawn(svg: str) -> Markup:
     """Every text in it was escaped where it was drawn."""
     return Markup(svg)  # noqa: S704
@@ -47,4 +67,8 @@ GLOBALS: Final[Mapping[str, Callable[..., Markup]]] = {
     "brand": brand,
     "hatches": hatches,
     "legend": legend,
+    "gauge": gauge,
+    "counts_bar": counts_bar,
+    "spark": spark,
+    "bar_chart": bar_chart,
 }

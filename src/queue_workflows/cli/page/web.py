@@ -1,0 +1,116 @@
+"""`qwf web`: the operator's page, for the user of this machine."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.operator import asking_user, say
+from queue_workflows.errors import ConfigurationError, ExitCode
+
+if TYPE_CHECKING:
+    from queue_workflows.db.connections.engine import Database
+    from queue_workflows.web.serving import Served
+
+_NEEDED = ("starlette", "uvicorn", "jinja2")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The loopback address to bind to.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8427,
+    show_default=True,
+    help="The port; 0 takes a free one and says which.",
+)
+@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="Another host name that it answers to; may be repeated.",
+)
+@click.pass_obj
+def web(
+    invocation: Invocation, *, host: str, port: int, read_only: bool, opens: bool, names: tuple[str, ...]
+) -> ExitCode:
+    """Serve the operator's page until Ctrl-C: everything that `qwf` knows, live, in a browser.
+
+    It is for you on this machine: the printed address signs in whoever opens it first, once. It binds to
+    loopback only; docs/how-to/dashboard.md says how to mount it in an application that knows its users.
+    """
+    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.config import effective_settings
+    from queue_workflows.db.connections.engine import Database
+    from queue_workflows.roles.loop import Halt, Waiter
+
+    check_installed()
+    from queue_workflows.web.serving import served_page
+
+    log_to_stderr(debug=invocation.debug)
+    settings = effective_settings()
+    with (
+        Waiter() as waiter,
+        Database.open(invocation.db_url, role="web", creates=False) as database,
+        served_page(
+            database,
+            user=asking_user(),
+            settings=settings,
+            host=host,
+            port=port,
+            read_only=read_only,
+            names=names,
+        ) as served,
+    ):
+        halt = Halt(waiter.ring)
+        with halt.on_signals():
+            click.echo(served.first_url)
+            say(f"{database.redacted}: open the address above; its token is good once; Ctrl-C stops")
+            if opens:
+                webbrowser.open(served.first_url)
+            while not halt.urgency:
+                waiter.wait(3600)
+    return halt.exit_code
+
+
+@contextmanager
+def page_beside(database: str | Database | None, *, port: int | None = None) -> Iterator[Served | None]:
+    """The page beside other roles; None where it is not installed. On a free port, if its own is taken."""
+    if not _is_installed():
+        yield None
+        return
+    from queue_workflows.config import effective_settings
+    from queue_workflows.web.serving import PORT, served_page
+
+    settings, user = effective_settings(), asking_user()
+    with ExitStack() as until_the_end:
+        try:
+            page = served_page(database, user=user, settings=settings, port=PORT if port is None else port)
+            served = until_the_end.enter_context(page)
+        except ConfigurationError:
+            if port is not None:
+                raise
+            page = served_page(database, user=user, settings=settings, port=0)
+            served = until_the_end.enter_context(page)
+        yield served
+
+
+def check_installed() -> None:
+    """Say what to install, if the page's extra is not."""
+    if not _is_installed():
+        raise ConfigurationError(
+            "the page is not installed", advice="install it with: pip install 'queue-workflows[web]'"
+        )
+
+
+def _is_installed() -> bool:
+    return all(find_spec(name) is not None for name in _NEEDED)

@@ -1,0 +1,45 @@
+"""Why a job does not run, what it is at, or how it ended."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psycopg
+
+from queue_workflows.engine.explain.job import Explanation, Knowledge, explain
+from queue_workflows.errors import UnknownJob
+from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.sql.families import Family
+from queue_workflows.views.jobs.names import name_of
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedJob:
+    """A job's explanation beside the circumstances that it was found in."""
+
+    name: str
+    there: Circumstances
+    explanation: Explanation
+
+
+def explained_job(
+    connection: psycopg.Connection[Any], family: Family, job_id: int, known: Knowledge
+) -> ExplainedJob:
+    """The explanation of a job, or `UnknownJob`; read within one snapshot, so that its parts fit together."""
+    there = ExplainingRepository(connection).circumstances(family, job_id)
+    if there is None:
+        raise UnknownJob(name_of(family, job_id))
+    return ExplainedJob(name_of(family, job_id), there, explain(there, known))
+
+
+def json_of(job: ExplainedJob) -> dict[str, Any]:
+    """What `qwf explain JOB --json` prints."""
+    row = job.there.job
+    return {"job": job.name, "status": row.status, "queue": row.queue} | asdict(job.explanation)
+
+
+def command_of(name: str) -> str:
+    """The command that explains a job."""
+    return shlex.join(["qwf", "explain", name])

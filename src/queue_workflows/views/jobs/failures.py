@@ -1,0 +1,81 @@
+"""Failed jobs in groups of queue, task and last error."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.repositories.reports.job_listing import (
+    FAILURES_READ,
+    Failures,
+    JobFilter,
+    SelectingRepository,
+)
+from queue_workflows.repositories.sql.families import INGEST
+from queue_workflows.states import JobStatus
+from queue_workflows.views.filters import spans
+from queue_workflows.views.filters.jobs import text_of
+
+LOOK_BACK_S: Final = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroups:
+    """The groups of the last while, the most frequent first."""
+
+    groups: Sequence[Failures]
+    since_s: float
+    queue: str | None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether more may have failed than was looked at."""
+        return sum(group.count for group in self.groups) >= FAILURES_READ
+
+
+def failure_groups(
+    connection: psycopg.Connection[Any], *, since_s: float = LOOK_BACK_S, queue: str | None = None
+) -> FailureGroups:
+    """What failed in the last so many seconds, alike errors together."""
+    groups = SelectingRepository(connection).failures(since_s=since_s, queue=queue)
+    return FailureGroups(groups, since_s, queue)
+
+
+def filter_of(group: Failures, *, newer_than_s: float | None = None) -> JobFilter:
+    """The filter that finds a group's jobs, for the commands and buttons that look at, retry or cancel them.
+
+    Jobs are found by when they were enqueued, so a filter of what failed lately is left to the caller.
+    """
+    is_ingest = group.family == INGEST.name
+    return JobFilter(
+        family=group.family,
+        queue=group.queue,
+        status=(JobStatus.FAILED.value,),
+        task=group.title if is_ingest else None,
+        # A title may name an element, `node[3]`, where the filter is about its node.
+        node=None if is_ingest else group.title.partition("[")[0],
+        error=group.error or None,
+        newer_than_s=newer_than_s,
+    )
+
+
+def json_of(found: FailureGroups) -> list[dict[str, Any]]:
+    """What `qwf job failures --json` prints."""
+    return [asdict(group) for group in found.groups]
+
+
+def command_of(*, since_s: float = LOOK_BACK_S, queue: str | None = None) -> str:
+    """The command that shows the groups."""
+    words = ["qwf", "job", "failures"]
+    if since_s != LOOK_BACK_S:
+        words += ["--since", spans.text_of(since_s)]
+    return shlex.join(words if queue is None else [*words, "--queue", queue])
+
+
+def retry_command_of(group: Failures) -> str:
+    """The command that runs a group's jobs again."""
+    return shlex.join(["qwf", "job", "retry", "--where", text_of(filter_of(group))])

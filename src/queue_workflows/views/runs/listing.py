@@ -1,0 +1,33 @@
+"""The newest runs that match a filter, a page at a time."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import Any, Final
+
+from queue_workflows.repositories.runs.listing import RunFilter
+from queue_workflows.repositories.runs.run_search import RunPage, RunSearch
+from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.views.filters.runs import text_of
+
+USUAL: Final = 50
+
+
+def run_page(conn: Handle, wanted: RunFilter, *, limit: int = USUAL, before: str | None = None) -> RunPage:
+    """The newest runs that match, or the next ones from the cursor of a page on."""
+    return RunSearch(conn).page(wanted, limit=limit, before=before)
+
+
+def json_of(page: RunPage) -> list[dict[str, Any]]:
+    """What `qwf run list --json` prints."""
+    return [asdict(line) for line in page.lines]
+
+
+def command_of(wanted: RunFilter, *, limit: int = USUAL, before: str | None = None) -> str:
+    """The command that shows the page."""
+    words = ["qwf", "run", "list"]
+    if text := text_of(wanted):
+        words += ["--where", text]
+    words += ["--limit", str(limit)] if limit != USUAL else []
+    return shlex.join(words if before is None else [*words, "--before", before])

@@ -1,0 +1,43 @@
+"""One run: its nodes with what each is at, and what operators did to it."""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_workflows.engine.watch.run_reader import RunReader
+from queue_workflows.engine.watch.run_view import RunOverview
+from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.sql.connection import Handle
+
+if TYPE_CHECKING:
+    from queue_workflows.models import AuditLog
+
+_AUDIT: Final = ("at", "actor", "action", "reason", "details")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """A run, and the latest acts on it."""
+
+    run: RunOverview
+    audit: tuple[AuditLog, ...]
+
+
+def shown_run(conn: Handle, run_id: uuid.UUID) -> ShownRun:
+    """The run as it is now; `UnknownRun` if there is none."""
+    seen = RunReader(run_id).look(conn)
+    return ShownRun(seen, tuple(AuditRepository(conn).of("run", str(run_id))))
+
+
+def json_of(shown: ShownRun) -> dict[str, Any]:
+    """What `qwf run show RUN --json` prints."""
+    audit = [{name: getattr(one, name) for name in _AUDIT} for one in shown.audit]
+    return asdict(shown.run) | {"audit": audit}
+
+
+def command_of(run_id: uuid.UUID) -> str:
+    """The command that draws it."""
+    return shlex.join(["qwf", "run", "show", str(run_id)])

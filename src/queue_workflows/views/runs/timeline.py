@@ -1,0 +1,161 @@
+"""What of a run ran when, and what it waited for: a bar a job, or a bar for many that are alike.
+
+A run of up to two hundred jobs has a bar for each. Of one with more a bar is a box of its graph: as long as
+one of its jobs is at work the box is, and where none is it waits for what one of them waits for. Of a run
+with thousands of jobs only the times of its nodes are read, and a bar says so.
+"""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from queue_workflows.engine.watch.run_reader import RunReader
+from queue_workflows.engine.watch.run_view import RunOverview
+from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
+from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.views.runs.graph import MOST_NODES, Box, folded_nodes, graph_of
+from queue_workflows.views.wait_bar import JobFacts, Segment, bar_of, layered
+
+MOST_BARS: Final = 200
+# Of more jobs than that the times are not read.
+MOST_JOBS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A job, or `members` nodes that are alike; `index` and `job` are those of the one job of a bar."""
+
+    id: str
+    label: str
+    state: str
+    node: str
+    index: int | None
+    job: int | None
+    members: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimeline:
+    """The bars of a run in the order in which they began, on one scale from `begin` to `end`."""
+
+    run_id: uuid.UUID
+    status: str
+    begin: datetime
+    end: datetime
+    bars: tuple[Bar, ...]
+
+
+def run_timeline(conn: Handle, run_id: uuid.UUID) -> RunTimeline:
+    """The run as it is now; `UnknownRun` if there is none."""
+    run = RunReader(run_id, most_nodes=MOST_NODES).look(conn)
+    jobs = JobTimesRepository(conn).of_run(run_id, limit=MOST_JOBS + 1)
+    begin = run.started_at or run.created_at
+    if len(jobs) <= MOST_BARS:
+        bars = [_of_job(job, run) for job in jobs]
+    elif len(jobs) <= MOST_JOBS:
+        bars = _of_boxes(run, jobs)
+    else:
+        bars = [_of_nodes(box, run) for box in graph_of(run, most=MOST_BARS).boxes if box.started_at]
+    # Jobs that the host app inserts may be older than the start of their run.
+    begin = min([begin, *(bar.segments[0].start for bar in bars)])
+    end = max([begin, run.finished_at or run.at])
+    bars.sort(key=lambda bar: _first_moment(bar.segments))
+    return RunTimeline(run.id, run.status, begin, end, tuple(bars))
+
+
+def _first_moment(segments: Sequence[Segment]) -> datetime:
+    """When a bar is more than waiting for other nodes."""
+    return next((one.start for one in segments if one.kind != "parents"), segments[0].start)
+
+
+def _segments(job: JobTimes, run: RunOverview) -> list[Segment]:
+    return bar_of(
+        JobFacts(
+            at=run.at,
+            status=job.status,
+            created_at=job.created_at,
+            run_at=job.run_at,
+            started_at=job.started_at,
+            finished_at=job.finished_at,
+            attempt=job.attempt,
+            claimed_by=job.claimed_by,
+            hold_reason=job.hold_reason,
+            hold_key=job.hold_key,
+            errors=job.errors,
+            past_holds=job.past_holds,
+            kind=job.kind,
+            waits_since=run.started_at,
+        )
+    )
+
+
+def _of_job(job: JobTimes, run: RunOverview) -> Bar:
+    is_element = job.map_index >= 0
+    label = f"{job.node_id}[{job.map_index}]" if is_element else job.node_id
+    return Bar(
+        id=f"node:{job.id}",
+        label=label,
+        state=job.status,
+        node=job.node_id,
+        index=job.map_index if is_element else None,
+        job=job.id,
+        members=1,
+        segments=tuple(_segments(job, run)),
+    )
+
+
+def _of_boxes(run: RunOverview, jobs: Iterable[JobTimes]) -> list[Bar]:
+    """The bars of all jobs of a box as one: it is at work while one of them is."""
+    graph = graph_of(run, most=MOST_BARS)
+    rows = folded_nodes(run, most=MOST_BARS).members
+    box_of: Mapping[str, str] = {node: row for row, members in rows.items() for node in members}
+    of_box: dict[str, list[Segment]] = {}
+    for job in jobs:
+        # A note is of one job, and would part what is alike.
+        parts = (replace(one, note="") for one in _segments(job, run) if one.kind != "ended")
+        of_box.setdefault(box_of.get(job.node_id, job.node_id), []).extend(parts)
+    bars = []
+    for box in graph.boxes:
+        told = of_box.get(box.id)
+        if told:
+            begin, end = min(one.start for one in told), max(one.end for one in told)
+            bars.append(_bar(box, layered(told, begin, end)))
+    return bars
+
+
+def _of_nodes(box: Box, run: RunOverview) -> Bar:
+    """From the first of its jobs on; which of them waited and which were at work is not told."""
+    opened = box.started_at or run.at
+    begin = min(opened, run.started_at or opened)
+    end = max(opened, box.finished_at or run.finished_at or run.at)
+    told = Segment("parents", begin, opened), Segment("running", opened, end, "at work or waiting")
+    return _bar(box, layered(told, begin, end))
+
+
+def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
+    return Bar(
+        id=box.id,
+        label=box.label,
+        state=box.state,
+        node=box.id,
+        index=None,
+        job=None,
+        members=box.members,
+        segments=tuple(segments),
+    )
+
+
+def json_of(timeline: RunTimeline) -> dict[str, Any]:
+    """What `qwf run timeline RUN --json` prints."""
+    return asdict(timeline)
+
+
+def command_of(run_id: uuid.UUID) -> str:
+    """The command that draws it."""
+    return shlex.join(["qwf", "run", "timeline", str(run_id)])

@@ -1,0 +1,204 @@
+"""Where a job's time went, from its first moment to its last: what it waited for, and when it was at work.
+
+Everything is from the job's row, where attempts leave their errors and holds their spans, and from what was
+asked of its queue. What a row does not tell is shown as `queued`: it could be claimed, for all that is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from queue_workflows.engine.explain.history import held_for, pauses_of
+from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.states import JobStatus
+
+Kind: TypeAlias = Literal["parents", "due", "held", "queued", "paused", "running", "retry", "parked", "ended"]
+# Where a row tells two things of one moment, the first of these is shown.
+_RANK: Final[Mapping[Kind, int]] = {
+    kind: rank
+    for rank, kind in enumerate(
+        ("running", "parked", "held", "retry", "due", "paused", "queued", "parents", "ended")
+    )
+}
+# Two readings of the clock in one INSERT.
+_SAME_MOMENT: Final = timedelta(seconds=1)
+# Nodes that no worker works on: they are parked from the start.
+_PARKED: Final = frozenset({"input", "wait", "workflow", "descendants"})
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a bar: what the job was at from `start` to `end`; `ended` is the moment of its end."""
+
+    kind: Kind
+    start: datetime
+    end: datetime
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time in which workers of the queue were asked to claim nothing; `until` None goes on."""
+
+    since: datetime
+    until: datetime | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What a row tells of a job's life, as of `at`; `errors` and `past_holds` are as they are stored."""
+
+    at: datetime
+    status: str
+    created_at: datetime
+    run_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempt: int = 0
+    claimed_by: str | None = None
+    hold_reason: str | None = None
+    hold_key: str | None = None
+    errors: Sequence[Mapping[str, Any]] = ()
+    past_holds: Sequence[Mapping[str, Any]] = ()
+    kind: str = "task"
+    # When the run began, of a node: until there is a job of it, it waits for other nodes.
+    waits_since: datetime | None = None
+    pauses: Sequence[Pause] = ()
+
+
+def bar_of(job: JobFacts) -> list[Segment]:
+    """The segments from the first moment to the last one, each beginning where the one before it ends."""
+    begin = min(job.created_at, job.waits_since or job.created_at)
+    end = max(begin, job.finished_at or job.at)
+    told = [*_before(job, begin), *_waits(job, end), *_works(job, end)]
+    segments = layered(told, begin, end)
+    if job.finished_at is not None:
+        segments.append(Segment("ended", end, end, job.status))
+    return segments
+
+
+def bar_of_job(there: Circumstances) -> list[Segment]:
+    """The bar of a job of which all circumstances were read, with the pauses of its queue."""
+    job, run = there.job, there.run
+    return bar_of(
+        JobFacts(
+            at=there.now,
+            status=job.status,
+            created_at=job.created_at,
+            run_at=job.run_at,
+            started_at=job.started_at,
+            finished_at=job.finished_at,
+            attempt=job.attempt,
+            claimed_by=job.claimed_by,
+            hold_reason=job.hold_reason,
+            hold_key=job.hold_key,
+            errors=job.errors,
+            past_holds=job.past_holds or (),
+            kind=getattr(job, "kind", "task"),
+            waits_since=run.started_at if run is not None and there.family is NODE else None,
+            pauses=[Pause(*pause) for pause in pauses_of(there)],
+        )
+    )
+
+
+def json_of(segments: Iterable[Segment]) -> list[dict[str, Any]]:
+    """The segments as plain data."""
+    return [asdict(one) for one in segments]
+
+
+def layered(told: Iterable[Segment], begin: datetime, end: datetime) -> list[Segment]:
+    """One row of segments from `begin` to `end`: at each moment the first in rank, `queued` where none is."""
+    edges: dict[datetime, list[tuple[int, Segment]]] = {begin: [], end: []}
+    for one in told:
+        start, stop = max(begin, one.start), min(end, one.end)
+        if start < stop:
+            edges.setdefault(start, []).append((1, one))
+            edges.setdefault(stop, []).append((-1, one))
+    open_now: Counter[tuple[int, Kind, str]] = Counter()
+    row: list[Segment] = []
+    moments = sorted(edges)
+    for start, stop in itertools.pairwise(moments):
+        for change, one in edges[start]:
+            key = _RANK[one.kind], one.kind, one.note
+            open_now[key] += change
+            if not open_now[key]:
+                del open_now[key]
+        _, kind, note = min(open_now, default=(0, "queued", ""))
+        if row and (row[-1].kind, row[-1].note) == (kind, note):
+            row[-1] = Segment(kind, row[-1].start, stop, note)
+        else:
+            row.append(Segment(kind, start, stop, note))
+    return row
+
+
+def _before(job: JobFacts, begin: datetime) -> Iterator[Segment]:
+    """Before there was a job of a node, and then until its time had come, or the queue was paused."""
+    yield Segment("parents", begin, job.created_at)
+    for pause in job.pauses:
+        since = max(job.created_at, pause.since)
+        yield Segment("paused", since, pause.until or job.finished_at or job.at, pause.note)
+    is_first = job.attempt == 0 or (job.attempt == 1 and job.started_at is not None)
+    if is_first and not (_ends(job) or _is_set_anew(job)) and job.run_at > job.created_at + _SAME_MOMENT:
+        yield Segment("due", job.created_at, job.run_at)
+
+
+def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:
+    """On hold, and between two attempts."""
+    yield from _past_holds(job)
+    ends = _ends(job)
+    if job.hold_reason is not None:
+        since = max([job.started_at or job.created_at, *ends])
+        yield Segment("held", since, end, held_for(job.hold_reason, job.hold_key))
+        return
+    is_between = job.claimed_by is None and job.finished_at is None
+    before = [at for at in ends if is_between or (job.started_at is not None and at <= job.started_at)]
+    if before and not _is_set_anew(job):
+        yield Segment("retry", max(before), job.run_at)
+
+
+def _is_set_anew(job: JobFacts) -> bool:
+    """Whether `run_at` is the end of a hold, rather than what an enqueue or a retry set."""
+    return any(hold.end >= job.run_at for hold in _past_holds(job))
+
+
+def _works(job: JobFacts, end: datetime) -> Iterator[Segment]:
+    """In a worker's hands, as far as that is known: of attempts before the last one only the end is."""
+    waits = job.status in (JobStatus.QUEUED, JobStatus.SCHEDULED)
+    if job.status == JobStatus.AWAITING_INPUT or (
+        job.kind in _PARKED and job.claimed_by is None and not waits
+    ):
+        yield Segment("parked", job.started_at or job.created_at, end)
+    elif job.started_at is not None and job.claimed_by is not None:
+        yield Segment("running", job.started_at, end, f"attempt {job.attempt} on {job.claimed_by}")
+    elif job.started_at is not None:
+        for entry in job.errors:
+            at = _moment(entry.get("at"))
+            if at is not None and entry.get("attempt") == job.attempt:
+                note = f"attempt {job.attempt} on {entry.get('worker_id')}"
+                yield Segment("running", job.started_at, at, note)
+
+
+def _ends(job: JobFacts) -> list[datetime]:
+    """When attempts ended that left an error; a mark of suspicion is none."""
+    told = (_moment(entry.get("at")) for entry in job.errors if entry.get("kind") != "suspect")
+    return [at for at in told if at is not None]
+
+
+def _past_holds(job: JobFacts) -> list[Segment]:
+    holds = []
+    for entry in job.past_holds:
+        since, until = _moment(entry.get("since")), _moment(entry.get("until"))
+        if since is not None and until is not None:
+            holds.append(Segment("held", since, until, held_for(str(entry["reason"]), entry.get("key"))))
+    return holds
+
+
+def _moment(text: Any) -> datetime | None:
+    return datetime.fromisoformat(text) if isinstance(text, str) else None

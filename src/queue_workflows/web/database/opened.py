@@ -1,0 +1,77 @@
+"""The database behind the page, opened when it is first asked: a mounted app is told nothing of its start."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Final, Self
+
+from queue_workflows import clock as time
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.listen.listener import Listener
+from queue_workflows.errors import SchemaAhead
+from queue_workflows.roles.schema_check import wait_for_schema
+from queue_workflows.roles.worker.single import MIN_SCHEMA
+
+SCHEMA_SEEN_FOR_S: Final = 30.0
+
+
+class OpenedDatabase:
+    """A database that is named by its DSN, or the configured one for None; or the host app's own handle."""
+
+    def __init__(self, given: str | Database | None) -> None:
+        self._given = given
+        self._guard = threading.Lock()
+        self._database: Database | None = given if isinstance(given, Database) else None
+        self._schema_seen_at: float | None = None
+        self._schema: str | None = None
+
+    def database(self) -> Database:
+        """The one handle of this process."""
+        with self._guard:
+            if self._database is None:
+                dsn = self._given if isinstance(self._given, str) else None
+                self._database = Database.open(dsn, role="web", creates=False)
+            return self._database
+
+    @property
+    def dsn(self) -> str | None:
+        """What the schema's state is asked with."""
+        return self._given if isinstance(self._given, str) else None
+
+    def connect(self) -> AskingConnection:
+        """A new autocommit connection."""
+        return self.database().connect(autocommit=True)
+
+    def schema_refusal(self) -> str | None:
+        """Why workers of this version refuse the schema, as of the last half minute; None if they do not."""
+        now = time.monotonic()
+        if self._schema_seen_at is None or now - self._schema_seen_at > SCHEMA_SEEN_FOR_S:
+            self._schema_seen_at, self._schema = now, _refusal(self.database())
+        return self._schema
+
+    def listener(self, channels: list[str]) -> Listener:
+        """One that hears these channels, where there can be any."""
+        return Listener.on(self.database(), channels)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _exc: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        """Close what was opened here; a handle that was handed in is its owner's to close."""
+        with self._guard:
+            if self._database is not None and self._database is not self._given:
+                self._database.close()
+                self._database = None
+
+
+def _refusal(database: Database) -> str | None:
+    """For an older schema workers wait; then nothing here can be read either, and says so itself."""
+    try:
+        wait_for_schema(database, MIN_SCHEMA, 0)
+    except SchemaAhead as refused:
+        return str(refused)
+    return None

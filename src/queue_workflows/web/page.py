@@ -1,0 +1,93 @@
+"""What a page is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import psycopg
+
+from queue_workflows.engine.explain.job import Knowledge
+from queue_workflows.errors import PayloadError
+from queue_workflows.settings import Settings
+from queue_workflows.web.access.redaction import Redaction
+
+LONGEST_WORD: Final = 4096
+MOST_ROWS: Final = 200
+ROWS: Final = 50
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look: a reader's connection at one moment, the parts of the address, and the words behind it."""
+
+    conn: psycopg.Connection[Any]
+    settings: Settings
+    parts: Mapping[str, str]
+    words: Mapping[str, str]
+    prefix: str = ""
+    dsn: str | None = None
+    schema_refusal: Callable[[], str | None] = lambda: None
+    redaction: Redaction = field(default_factory=Redaction)
+
+    def word(self, name: str, default: str = "") -> str:
+        """A word behind the address; an empty one is none."""
+        value = self.words.get(name, "").strip()
+        if len(value) > LONGEST_WORD:
+            raise PayloadError(f"{name} is longer than {LONGEST_WORD:,} characters", path=name)
+        return value or default
+
+    def knowledge(self) -> Knowledge:
+        """What an explanation needs beside the circumstances."""
+        yields = 0.0 if self.settings.affinity_max_wait_s == 0 else self.settings.affinity_yield_s
+        stale_s, poll_s = self.settings.stale_heartbeat_s, self.settings.poll_s
+        return Knowledge(stale_s, poll_s, self.schema_refusal(), yields)
+
+    def number(self, name: str, default: int, *, least: int = 1, most: int = MOST_ROWS) -> int:
+        """A whole number behind the address, within its bounds."""
+        given = self.word(name)
+        if not given:
+            return default
+        if not given.isascii() or not given.isdigit() or not least <= int(given[:18]) <= most:
+            raise PayloadError(f"{name} takes a whole number from {least:,} to {most:,}", path=name)
+        return int(given)
+
+    def is_set(self, name: str) -> bool:
+        """Whether a switch is on."""
+        return self.word(name) in ("1", "on", "true", "yes")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page has to say: its data for a template, and as the command's `--json`."""
+
+    title: str
+    template: str
+    command: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    json: Any = None
+    # Whether what it shows goes on changing.
+    is_live: bool = True
+
+
+@dataclass(frozen=True)
+class Address:
+    """A page and where it is; `section` is the entry of the menu that it belongs to."""
+
+    path: str
+    show: Callable[[Look], Shown]
+    section: str
+    has_json: bool = True
+
+
+def part(text: str) -> str:
+    """A name as one part of an address."""
+    return quote(text, safe=":@")
+
+
+def href(path: str, **words: Any) -> str:
+    """An address below the app, with words that are None or empty left out."""
+    given = {name: str(value) for name, value in words.items() if value not in (None, "", False)}
+    return f"{path}?{urlencode(given)}" if given else path

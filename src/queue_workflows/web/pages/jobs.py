@@ -1,0 +1,146 @@
+"""Jobs: found by a filter, one with why it waits, and those that failed in groups."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from queue_workflows.errors import PayloadError, UnknownJob
+from queue_workflows.repositories.sql.families import Family, named_job
+from queue_workflows.states import JOB_TERMINAL
+from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
+from queue_workflows.views.filters.spans import seconds_of
+from queue_workflows.views.jobs import explain, failures, job, listing
+from queue_workflows.views.wait_bar import bar_of_job
+from queue_workflows.web.access.redaction import KINDS
+from queue_workflows.web.page import ROWS, Look, Shown, href
+from queue_workflows.web.pages.links import linked
+from queue_workflows.web.rendering.pictures import wait_bar_picture
+
+# Shown on their own, or by what is made of them.
+_APART = frozenset({"id", "errors", *KINDS})
+
+
+def jobs(look: Look) -> Shown:
+    """The newest jobs that match, as far back as one look reaches."""
+    wanted, limit = job_filter(look.word("q")), look.number("limit", ROWS)
+    before = look.word("before") or None
+    found = listing.job_page(look.conn, wanted, limit=limit, before=before)
+    text = text_of(wanted)
+    return Shown(
+        title="Jobs",
+        template="jobs.html",
+        command=listing.command_of(wanted, limit=limit, before=before),
+        data={
+            "found": found,
+            "q": text,
+            "keys": KEYS,
+            "chips": status_chips(look.prefix + "/jobs", text, STATUSES),
+            "further": href(look.prefix + "/jobs", q=text, before=found.cursor, limit=look.word("limit")),
+            "is_first": before is None,
+        },
+        json=listing.json_of(found),
+        is_live=before is None,
+    )
+
+
+def one_job(look: Look) -> Shown:
+    """All that is stored of a job, and why it waits."""
+    stored, told = _read(look)
+    return _shown(look, stored, told, job.command_of(stored.name), job.json_of(stored))
+
+
+def explained(look: Look) -> Shown:
+    """The explanation alone is the answer for programs; for eyes it stands on the job's page."""
+    stored, told = _read(look)
+    return _shown(look, stored, told, explain.command_of(stored.name), explain.json_of(told))
+
+
+def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
+    family, job_id = named(look.parts["job"])
+    stored = job.stored_job(look.conn, family, job_id)
+    return stored, explain.explained_job(look.conn, family, job_id, look.knowledge())
+
+
+def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, command: str, json: Any) -> Shown:
+    columns = stored.columns
+    run = str(columns["run_id"]) if columns.get("run_id") else None
+    reasons = linked(told.explanation.reasons, prefix=look.prefix, queue=columns["queue"], run=run)
+    values = [
+        (name, look.redaction.shown(KINDS[name], columns[name]))
+        for name in ("args", "inputs", "context_delta", "result", "progress")
+        if columns.get(name) not in (None, {}, [])
+    ]
+    return Shown(
+        title=f"{stored.name} {stored.title}",
+        template="job.html",
+        command=command,
+        data={
+            "job": stored,
+            "row": columns,
+            "run": run,
+            "wait_bar": wait_bar_picture(bar_of_job(told.there), columns["status"]),
+            "explanation": told.explanation,
+            "reasons": reasons,
+            "values": values,
+            "errors": [look.redaction.value("error", dict(one)) for one in reversed(stored.errors)],
+            "facts": [
+                (name, value)
+                for name, value in columns.items()
+                if name not in _APART and value not in (None, [], {}, False)
+            ],
+            "is_over": columns["status"] in JOB_TERMINAL,
+        },
+        json=json,
+        is_live=columns["status"] not in JOB_TERMINAL,
+    )
+
+
+def failed(look: Look) -> Shown:
+    """What failed lately, alike errors together."""
+    since = seconds_of(look.word("since", "7d"))
+    if since is None:
+        raise PayloadError("since takes a length of time, as 90s, 2h or 7d", path="since")
+    queue = look.word("queue") or None
+    found = failures.failure_groups(look.conn, since_s=since, queue=queue)
+    return Shown(
+        title="Failures",
+        template="failures.html",
+        command=failures.command_of(since_s=since, queue=queue),
+        data={
+            "found": found,
+            "groups": [(group, text_of(failures.filter_of(group))) for group in found.groups],
+            "queue": queue,
+            "since": look.word("since", "7d"),
+        },
+        json=failures.json_of(found),
+    )
+
+
+def named(name: str) -> tuple[Family, int]:
+    """The job of an address, whose family it always has."""
+    found = named_job(name)
+    if found is None or found[0] is None:
+        raise UnknownJob(name[:80])
+    return found[0], found[1]
+
+
+def named_run(name: str) -> uuid.UUID:
+    """The run of an address."""
+    try:
+        return uuid.UUID(name)
+    except ValueError:
+        raise PayloadError(f"{name[:80]!r} is no run's id", path="run") from None
+
+
+def status_chips(path: str, text: str, statuses: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """The statuses, each put into the filter or taken out of it by a click."""
+    chips = []
+    for status in statuses:
+        word = f"status:{status}"
+        words = text.split()
+        others = [one for one in words if one != word]
+        wanted = others if word in words else [*others, word]
+        chips.append((status.replace("_", " "), href(path, q=" ".join(wanted)), word in words))
+    return chips

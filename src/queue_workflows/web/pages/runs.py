@@ -1,0 +1,158 @@
+"""Runs of workflows: found by a filter, one as a graph, a timeline, its nodes or its records."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.states import RUN_TERMINAL, JobStatus
+from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
+from queue_workflows.views.hooks import records
+from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
+from queue_workflows.web.page import ROWS, Look, Shown, href
+from queue_workflows.web.pages.jobs import named_run, status_chips
+from queue_workflows.web.pages.links import linked
+from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
+
+VIEWS = ("graph", "timeline", "nodes", "records")
+
+
+def runs(look: Look) -> Shown:
+    """The newest runs that match."""
+    wanted, limit = run_filter(look.word("q")), look.number("limit", ROWS)
+    before = look.word("before") or None
+    found = listing.run_page(look.conn, wanted, limit=limit, before=before)
+    text = text_of(wanted)
+    return Shown(
+        title="Runs",
+        template="runs.html",
+        command=listing.command_of(wanted, limit=limit, before=before),
+        data={
+            "found": found,
+            "q": text,
+            "keys": KEYS,
+            "statuses": STATUSES,
+            "further": href(look.prefix + "/runs", q=text, before=found.cursor, limit=look.word("limit")),
+            "chips": status_chips(look.prefix + "/runs", text, STATUSES),
+        },
+        json=listing.json_of(found),
+        is_live=before is None,
+    )
+
+
+def one_run(look: Look) -> Shown:
+    """One run, in one of four views."""
+    run_id = named_run(look.parts["run"])
+    view = look.word("view", "graph")
+    if view not in VIEWS:
+        raise PayloadError(f"view takes one of {', '.join(VIEWS)}", path="view")
+    shown = show.shown_run(look.conn, run_id)
+    told = explain.explained(look.conn, run_id, look.knowledge())
+    run = shown.run
+    data = {
+        "run": run,
+        "view": view,
+        "views": [
+            (one.capitalize(), href(f"{look.prefix}/runs/{run_id}", view=one), one == view) for one in VIEWS
+        ],
+        "audit": shown.audit,
+        "explanation": told.told,
+        "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
+        "asks": [n.id for n in run.nodes if n.type == "input" and n.state == JobStatus.AWAITING_INPUT],
+        "outputs": None if run.outputs is None else look.redaction.shown("result", run.outputs),
+        "error": None if not run.error else look.redaction.shown("error", run.error),
+        "is_over": run.status in RUN_TERMINAL,
+    }
+    return Shown(
+        title=f"{run.workflow} {str(run_id)[:8]}",
+        template="run.html",
+        command=show.command_of(run_id),
+        data=data | _part(look, run_id, view),
+        json=show.json_of(shown),
+        is_live=run.status not in RUN_TERMINAL,
+    )
+
+
+def _part(look: Look, run_id: uuid.UUID, view: str) -> dict[str, object]:
+    """What only one of the views needs."""
+    if view == "graph":
+        return {"picture": graph_picture(graph.run_graph(look.conn, run_id), look.prefix)}
+    if view == "timeline":
+        return {"picture": timeline_picture(timeline.run_timeline(look.conn, run_id), look.prefix)}
+    if view == "records":
+        after = look.number("after", 0, least=0, most=2**62) or None
+        found = records.records(look.conn, run_id, after=after)
+        told = [
+            {**one, "payload": look.redaction.shown("result", one["payload"])}
+            for one in records.json_of(found)
+        ]
+        return {"records": told, "next": told[-1]["id"] if len(told) == records.USUAL else None}
+    return {}
+
+
+def explained(look: Look) -> Shown:
+    """The explanation alone is the answer for programs; for eyes it stands on the run's page."""
+    run_id = named_run(look.parts["run"])
+    told = explain.explained(look.conn, run_id, look.knowledge())
+    return replace(one_run(look), command=explain.command_of(run_id), json=explain.json_of(told))
+
+
+def node(look: Look) -> Shown:
+    """The jobs of one node, a page at a time."""
+    run_id, node_id = named_run(look.parts["run"]), look.parts["node"]
+    state = look.word("state") or None
+    if state is not None and state not in {status.value for status in JobStatus}:
+        raise PayloadError(
+            f"state takes one of {', '.join(status.value for status in JobStatus)}", path="state"
+        )
+    after = int(given) if (given := look.word("after")).removeprefix("-").isdigit() else None
+    limit = look.number("limit", ROWS)
+    seen = elements.node_page(look.conn, run_id, node_id, state=state, after=after, limit=limit)
+    told = explain.explained(look.conn, run_id, look.knowledge(), node=node_id)
+    here = f"{look.prefix}/runs/{run_id}/nodes/{node_id}"
+    return Shown(
+        title=f"{node_id} of {str(run_id)[:8]}",
+        template="node.html",
+        command=elements.command_of(run_id, node_id, state=state, after=after, limit=limit),
+        data={
+            "seen": seen,
+            "state": state,
+            "states": [
+                (
+                    one.value.replace("_", " "),
+                    href(here, state=None if one == state else one.value),
+                    one == state,
+                )
+                for one in JobStatus
+            ],
+            "explanation": told.told,
+            "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
+            "further": href(here, state=state, after=seen.page.next) if seen.page.next is not None else None,
+        },
+        json=elements.json_of(seen),
+    )
+
+
+def answer(look: Look) -> Shown:
+    """What a node asks; the form itself is the preview of the act."""
+    run_id, node_id = named_run(look.parts["run"]), look.parts["node"]
+    asked = question.question(look.conn, run_id, node_id)
+    return Shown(
+        title=f"Answer {node_id}",
+        template="answer.html",
+        command=question.command_of(run_id, node_id),
+        data={
+            "asked": asked,
+            "answers": [
+                (
+                    one,
+                    look.redaction.shown("payload", one.payload),
+                    one.error and look.redaction.shown("error", one.error),
+                )
+                for one in asked.answers
+            ],
+        },
+        json=question.json_of(asked),
+        is_live=False,
+    )

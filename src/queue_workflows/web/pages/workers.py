@@ -1,0 +1,84 @@
+"""Workers, the hosts they are on, and the models that are warm there."""
+
+from __future__ import annotations
+
+from queue_workflows.views import models as models_view
+from queue_workflows.views.hosts import hardware as hardware_view
+from queue_workflows.views.hosts import host as host_view
+from queue_workflows.views.workers import listing, worker
+from queue_workflows.web.page import Look, Shown
+from queue_workflows.web.rendering.pictures import model_map_picture
+
+
+def workers(look: Look) -> Shown:
+    """Every worker, what it is at, and how it obeys."""
+    host, queue = look.word("host", "*"), look.word("queue", "*")
+    asked = {"host": host, "queue": queue, "everyone": look.is_set("all")}
+    seen = listing.read_workers(look.conn, stale_s=look.settings.stale_heartbeat_s, **asked)
+    return Shown(
+        title="Workers",
+        template="workers.html",
+        command=listing.command_of(**asked),
+        data={"seen": seen, "host": host, "queue": queue, "everyone": asked["everyone"]},
+        json=listing.json_of(seen),
+    )
+
+
+def one_worker(look: Look) -> Shown:
+    """One worker with its jobs and the wishes that hold for it."""
+    worker_id = look.parts["worker"]
+    seen = worker.worker(look.conn, worker_id, stale_s=look.settings.stale_heartbeat_s)
+    return Shown(
+        title=worker_id,
+        template="worker.html",
+        command=worker.command_of(worker_id),
+        data={"seen": seen, "told": listing.worker_json(seen.worker, seen.stale_s)},
+        json=worker.json_of(seen),
+    )
+
+
+def hosts(look: Look) -> Shown:
+    """Every machine as its supervisor saw it last."""
+    everyone = look.is_set("all")
+    seen = hardware_view.read_hardware(look.conn, stale_s=look.settings.stale_heartbeat_s, everyone=everyone)
+    told = hardware_view.json_of(seen)
+    there = listing.read_workers(look.conn, stale_s=look.settings.stale_heartbeat_s)
+    labels = sorted({one.host_label for one in there.workers} | {one["host_label"] for one in told["hosts"]})
+    return Shown(
+        title="Hosts",
+        template="hosts.html",
+        command=hardware_view.command_of(everyone=everyone),
+        data={
+            "told": {one["host_label"]: one for one in told["hosts"]},
+            "labels": labels,
+            "workers": there,
+            "everyone": everyone,
+        },
+        json=told,
+    )
+
+
+def one_host(look: Look) -> Shown:
+    """All that is on one machine."""
+    label = look.parts["host"]
+    seen = host_view.host(look.conn, label, stale_s=look.settings.stale_heartbeat_s)
+    told = host_view.json_of(seen)
+    return Shown(
+        title=label,
+        template="host.html",
+        command=host_view.command_of(label),
+        data={"seen": seen, "told": told},
+        json=told,
+    )
+
+
+def models(look: Look) -> Shown:
+    """Which models are loaded where, and which jobs want them."""
+    seen = models_view.read_models(look.conn, stale_s=look.settings.stale_heartbeat_s)
+    return Shown(
+        title="Models",
+        template="models.html",
+        command=models_view.command_of(),
+        data={"seen": seen, "picture": model_map_picture(seen, look.prefix)},
+        json=models_view.json_of(seen),
+    )

@@ -1,0 +1,39 @@
+"""A page, its JSON or a refusal as a response; nothing that is answered here is kept by a browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.responses import HTMLResponse, Response
+
+from queue_workflows.views.json_values import plain
+from queue_workflows.web.page import Shown
+from queue_workflows.web.rendering.refusals import Refusal
+from queue_workflows.web.rendering.templates import Frame, render
+
+NOT_KEPT: Final = {"Cache-Control": "no-store"}
+
+
+def page(frame: Frame, shown: Shown) -> Response:
+    """The whole page."""
+    return HTMLResponse(render(shown.template, frame, shown.data), headers=NOT_KEPT)
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """As the command prints it."""
+    text = json.dumps(value, indent=2, default=plain, ensure_ascii=False)
+    # A lone surrogate can be stored in no column of text, and in no response.
+    return Response(text.encode("utf-8", "replace") + b"\n", status, NOT_KEPT, "application/json")
+
+
+def refused(frame: Frame, why: Refusal, *, wants_json: bool = False) -> Response:
+    """The refusal, as a page or for a program."""
+    if wants_json:
+        return as_json({"error": why.title, "text": why.text, "advice": why.advice}, why.status)
+    stands = replace(frame, title=why.title, come_back_s=why.come_back_s, live_topic=None, command="")
+    response = HTMLResponse(render("refusal.html", stands, {"why": why}), why.status, NOT_KEPT)
+    if why.come_back_s is not None:
+        response.headers["Retry-After"] = str(why.come_back_s)
+    return response

@@ -1,0 +1,84 @@
+"""What a request gets instead of what it asked for: one sentence, what to do, and a status that is true."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from queue_workflows.db.connections.failures import classify_failure
+from queue_workflows.errors import (
+    AccessRefused,
+    DatabaseError,
+    ExitCode,
+    PayloadError,
+    QwfError,
+    SchemaError,
+    UnknownJob,
+    UnknownNode,
+    UnknownRun,
+    UnknownSchedule,
+    UnknownWorkflow,
+)
+from queue_workflows.web.access.requests import RequestRefused
+from queue_workflows.web.database.readers import Busy
+from queue_workflows.web.live.hub import TooManyStreams
+from queue_workflows.web.rendering import texts
+
+_log = logging.getLogger(__name__)
+
+COME_BACK_S: Final = 3
+_UNKNOWN: Final = (UnknownJob, UnknownRun, UnknownNode, UnknownSchedule, UnknownWorkflow)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A status, what is so, and what to do; `come_back_s` has the browser look again by itself."""
+
+    status: int
+    title: str
+    text: str = ""
+    advice: str = ""
+    come_back_s: int | None = None
+
+
+NOT_HERE: Final = Refusal(404, texts.NOT_HERE)
+SIGNED_OUT: Final = Refusal(401, texts.SIGNED_OUT, advice=texts.SIGNED_OUT_ADVICE)
+DENIED: Final = Refusal(403, texts.DENIED)
+ACT_DENIED: Final = Refusal(403, texts.ACT_DENIED)
+ELSEWHERE: Final = Refusal(403, texts.ELSEWHERE, advice=texts.ELSEWHERE_ADVICE)
+UNKNOWN_HOST: Final = Refusal(421, texts.UNKNOWN_HOST)
+READ_ONLY: Final = Refusal(403, texts.READ_ONLY)
+
+
+def refusal_of(exc: BaseException) -> Refusal:
+    """What an exception means for the request that met it."""
+    if isinstance(exc, psycopg.errors.QueryCanceled):
+        return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
+    if isinstance(exc, RequestRefused):
+        return Refusal(exc.status, exc.message, advice=exc.advice or "")
+    known = exc if isinstance(exc, QwfError) else _of_driver(exc)
+    if isinstance(known, QwfError):
+        return _of_ours(known)
+    _log.error("a page failed", exc_info=exc)
+    return Refusal(500, texts.FAILED, advice=texts.FAILED_ADVICE)
+
+
+def _of_ours(exc: QwfError) -> Refusal:
+    if isinstance(exc, _UNKNOWN):
+        return Refusal(404, exc.message, advice=exc.advice or texts.GONE_ADVICE)
+    if isinstance(exc, (SchemaError, Busy, TooManyStreams)):
+        return Refusal(503, exc.message, advice=exc.advice or "", come_back_s=COME_BACK_S)
+    if isinstance(exc, AccessRefused):
+        return Refusal(500, exc.message, advice=exc.advice or "")
+    if isinstance(exc, DatabaseError):
+        return Refusal(503, texts.AWAY, exc.message, exc.advice or texts.AWAY_ADVICE, COME_BACK_S)
+    if isinstance(exc, PayloadError) or exc.exit_code == ExitCode.USAGE:
+        return Refusal(400, exc.message, advice=exc.advice or "")
+    return Refusal(409, exc.message, advice=exc.advice or "")
+
+
+def _of_driver(exc: BaseException) -> QwfError | None:
+    return classify_failure(exc, "") if isinstance(exc, psycopg.Error) else None

@@ -1,0 +1,58 @@
+"""What the page says in its own words, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Section:
+    """An entry of the menu: its address, its name, and the letter that goes there after `g`."""
+
+    name: str
+    path: str
+    label: str
+    letter: str
+
+
+SECTIONS: Final = (
+    Section("overview", "/", "Overview", "o"),
+    Section("queues", "/queues", "Queues", "q"),
+    Section("jobs", "/jobs", "Jobs", "j"),
+    Section("failures", "/failures", "Failures", "f"),
+    Section("runs", "/runs", "Runs", "r"),
+    Section("workflows", "/workflows", "Workflows", "t"),
+    Section("workers", "/workers", "Workers", "w"),
+    Section("hosts", "/hosts", "Hosts", "h"),
+    Section("models", "/models", "Models", "m"),
+    Section("limits", "/limits", "Limits", "l"),
+    Section("rates", "/rates", "Rates", "e"),
+    Section("schedules", "/schedules", "Schedules", "s"),
+    Section("hooks", "/hooks", "Hooks", "k"),
+    Section("binaries", "/binaries", "Programs", "b"),
+    Section("audit", "/audit", "Audit log", "a"),
+    Section("doctor", "/doctor", "Doctor", "d"),
+)
+
+TOO_BROAD: Final = "This filter is too broad"
+TOO_BROAD_ADVICE: Final = (
+    "The database was at it for longer than a second. "
+    "Narrow it: name a queue, a status, or how new it has to be."
+)
+AWAY: Final = "The database is away"
+AWAY_ADVICE: Final = "This page looks again by itself, every few seconds."
+NOT_HERE: Final = "There is no such page"
+GONE_ADVICE: Final = (
+    "It may have been pruned: jobs and runs that ended are kept for as long as QWF_RETENTION says."
+)
+SIGNED_OUT: Final = "You are not signed in"
+SIGNED_OUT_ADVICE: Final = "Open the address that `qwf web` printed when it started; its token is good once."
+DENIED: Final = "You may not see this"
+ACT_DENIED: Final = "You may not do this"
+ELSEWHERE: Final = "This did not come from this page"
+ELSEWHERE_ADVICE: Final = "Go back to the page and press the button there."
+UNKNOWN_HOST: Final = "This page does not answer to that name"
+READ_ONLY: Final = "This page is read-only"
+FAILED: Final = "Something unforeseen went wrong"
+FAILED_ADVICE: Final = "The log of the program that serves this page says where."

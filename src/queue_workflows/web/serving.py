@@ -1,0 +1,124 @@
+"""The page as a program of its own: bound, served from a thread, and ended with its streams.
+
+It is for one user of this machine. Without a way to sign in that a network could be trusted with, it binds to
+nothing but loopback; an application with its own users mounts `create_app` instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.settings import Settings
+from queue_workflows.web.access.requests import LOOPBACK_NAMES, is_loopback
+from queue_workflows.web.access.sign_in import SignIn, kept_key
+from queue_workflows.web.access.users import Users
+from queue_workflows.web.app import Web
+
+PORT: Final = 8427
+_BEGINS_WITHIN_S: Final = 30.0
+_ENDS_WITHIN_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that answers now."""
+
+    url: str
+    sign_in: SignIn
+
+    @property
+    def first_url(self) -> str:
+        """The address that signs in whoever opens it, once."""
+        return f"{self.url}/?token={self.sign_in.token}"
+
+
+@contextmanager
+def served_page(
+    database: str | Database | None,
+    *,
+    user: str,
+    settings: Settings,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    read_only: bool = False,
+    names: Sequence[str] = (),
+) -> Iterator[Served]:
+    """Serve the page from a thread meanwhile."""
+    if not is_loopback(host):
+        raise ConfigurationError(
+            f"the page does not bind to {host}: whoever reaches it there would need no password",
+            advice="keep it on 127.0.0.1 behind a tunnel, or mount queue_workflows.web.create_app in an app"
+            " that knows its users",
+        )
+    sign_in = SignIn(user, kept_key(settings.data_dir))
+    with _bound(host, port) as bound:
+        web = Web(
+            database,
+            users=Users(sign_in.user_of, lambda _user, _verb, _target: True),
+            read_only=read_only,
+            hosts=LOOPBACK_NAMES | {host.lower(), *(name.lower() for name in names)},
+            sign_in=sign_in,
+            settings=settings,
+        )
+        try:
+            with _running(web, bound):
+                shown = f"[{host}]" if ":" in host else host
+                yield Served(f"http://{shown}:{bound.getsockname()[1]}", sign_in)
+        finally:
+            web.close()
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(128)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"the page cannot listen on {host}, port {port}: {exc.strerror or exc}",
+            advice="another program has it, perhaps another `qwf web`: name a port by --port, 0 for any",
+        ) from exc
+    with bound:
+        yield bound
+
+
+@contextmanager
+def _running(web: Web, bound: socket.socket) -> Iterator[None]:
+    """A server in a thread, which hears no signals: the command does."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            web, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2, ws="none"
+        )
+    )
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [bound]}, name="qwf-web-server", daemon=True
+    )
+    thread.start()
+    begun = threading.Event()
+    for _ in range(int(_BEGINS_WITHIN_S / 0.02)):
+        if server.started or not thread.is_alive():
+            break
+        begun.wait(0.02)
+    if not server.started:
+        raise ConfigurationError("the page's server did not start", advice="its log says why; try again")
+    try:
+        yield
+    finally:
+        web.hub.close()
+        server.should_exit = True
+        thread.join(_ENDS_WITHIN_S)

@@ -1,0 +1,159 @@
+"""Where a job's time went: each part from its row, and nothing that the row does not tell."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queue_workflows.states import JOB_TERMINAL, JobStatus
+from queue_workflows.views.wait_bar import JobFacts, Pause, Segment, bar_of, json_of
+
+START = datetime(2026, 1, 2, 14, tzinfo=UTC)
+
+
+def at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+def bar(**facts: Any) -> list[tuple[str, float, float, str]]:
+    """The segments of a job that was created at minute 0 and is looked at in minute 60."""
+    given = {"at": at(60), "status": "queued", "created_at": at(0), "run_at": at(0)} | facts
+    return [
+        (one.kind, (one.start - START).total_seconds() / 60, (one.end - START).total_seconds() / 60, one.note)
+        for one in bar_of(JobFacts(**given))
+    ]
+
+
+def failed(attempt: int, minute: float, **more: Any) -> dict[str, Any]:
+    return {"attempt": attempt, "at": at(minute).isoformat(), "worker_id": "w", "kind": "exception", **more}
+
+
+def held(since: float, until: float, key: str = "k") -> dict[str, Any]:
+    times = {"since": at(since).isoformat(), "until": at(until).isoformat()}
+    return {"reason": "limit_full", "key": key, **times, "attempt": 1, "times": 1}
+
+
+def test_a_job_that_waits_and_one_that_has_run() -> None:
+    """Queued until it is claimed, and then at work."""
+    assert bar() == [("queued", 0, 60, "")]
+    claimed = {"started_at": at(20), "attempt": 1, "claimed_by": "w"}
+    assert bar(status="running", **claimed) == [
+        ("queued", 0, 20, ""),
+        ("running", 20, 60, "attempt 1 on w"),
+    ]
+    assert bar(status="completed", finished_at=at(30), **claimed) == [
+        ("queued", 0, 20, ""),
+        ("running", 20, 30, "attempt 1 on w"),
+        ("ended", 30, 30, "completed"),
+    ]
+    assert bar(status="cancelled", finished_at=at(9)) == [("queued", 0, 9, ""), ("ended", 9, 9, "cancelled")]
+
+
+def test_a_node_waits_for_others_and_then_for_its_time() -> None:
+    """From the start of its run."""
+    facts = {"created_at": at(10), "run_at": at(25), "waits_since": at(0), "at": at(30)}
+    assert bar(**facts) == [("parents", 0, 10, ""), ("due", 10, 25, ""), ("queued", 25, 30, "")]
+    assert bar(**facts | {"status": "scheduled", "run_at": at(99)}) == [
+        ("parents", 0, 10, ""),
+        ("due", 10, 30, ""),
+    ]
+
+
+def test_holds_past_and_present() -> None:
+    """Each for what it was; one for another thing begins where the claim was that found it."""
+    facts = {"run_at": at(20), "past_holds": [held(5, 20)], "attempt": 2, "started_at": at(30)}
+    assert bar(status="scheduled", hold_reason="binary_missing", hold_key="ffmpeg", **facts) == [
+        ("queued", 0, 5, ""),
+        ("held", 5, 20, "limit full 'k'"),
+        ("queued", 20, 30, ""),
+        ("held", 30, 60, "binary missing 'ffmpeg'"),
+    ]
+
+
+def test_the_wait_between_two_attempts() -> None:
+    """From the end of one to when the next is due, or was; of the first attempt only its end is known."""
+    facts = {"errors": [failed(1, 10)], "attempt": 1, "started_at": at(5), "run_at": at(15)}
+    tried = [("queued", 0, 5, ""), ("running", 5, 10, "attempt 1 on w"), ("retry", 10, 15, "")]
+    assert bar(status="queued", **facts) == [*tried, ("queued", 15, 60, "")]
+    again = facts | {"attempt": 2, "started_at": at(20), "claimed_by": "v"}
+    assert bar(status="running", **again) == [
+        ("queued", 0, 10, ""),
+        ("retry", 10, 15, ""),
+        ("queued", 15, 20, ""),
+        ("running", 20, 60, "attempt 2 on v"),
+    ]
+    suspected = {"errors": [failed(1, 10, kind="suspect")], "attempt": 1, "started_at": at(5)}
+    assert "retry" not in {kind for kind, *_ in bar(**suspected)}
+
+
+def test_a_pause_is_shown_where_nothing_else_kept_it() -> None:
+    """What runs, runs, and what is held is held, whatever was asked of the queue."""
+    pauses = [Pause(at(-5), at(10), "paused by ann"), Pause(at(30), None, "off by bob")]
+    claimed = {"started_at": at(40), "attempt": 1, "claimed_by": "w", "status": "running"}
+    assert bar(pauses=pauses, past_holds=[held(8, 20)], run_at=at(20), **claimed) == [
+        ("paused", 0, 8, "paused by ann"),
+        ("held", 8, 20, "limit full 'k'"),
+        ("queued", 20, 30, ""),
+        ("paused", 30, 40, "off by bob"),
+        ("running", 40, 60, "attempt 1 on w"),
+    ]
+
+
+def test_what_no_worker_works_on_is_parked() -> None:
+    """A node that waits for an answer, a moment or another run."""
+    assert bar(status="awaiting_input", kind="input") == [("parked", 0, 60, "")]
+    assert bar(status="completed", kind="wait", finished_at=at(7)) == [
+        ("parked", 0, 7, ""),
+        ("ended", 7, 7, "completed"),
+    ]
+    assert bar(status="queued", kind="workflow") == [("queued", 0, 60, "")]
+
+
+moments = st.integers(-100, 100).map(at)
+errors = st.builds(failed, st.integers(1, 4), st.integers(-100, 100), kind=st.sampled_from(["x", "suspect"]))
+holds = st.builds(held, st.integers(-100, 100), st.integers(-100, 100), st.sampled_from(["k", "l"]))
+facts_of_any_row = st.builds(
+    JobFacts,
+    at=moments,
+    status=st.sampled_from([status.value for status in JobStatus]),
+    created_at=moments,
+    run_at=moments,
+    started_at=st.none() | moments,
+    finished_at=st.none() | moments,
+    attempt=st.integers(0, 4),
+    claimed_by=st.none() | st.just("w"),
+    hold_reason=st.none() | st.just("limit_full"),
+    hold_key=st.none() | st.just("k"),
+    errors=st.lists(errors | st.just({}), max_size=4),
+    past_holds=st.lists(holds, max_size=4),
+    kind=st.sampled_from(["task", "input"]),
+    waits_since=st.none() | moments,
+    pauses=st.lists(st.builds(Pause, moments, st.none() | moments), max_size=3),
+)
+
+
+@given(facts_of_any_row)
+def test_a_bar_is_a_whole_life_without_gaps(facts: JobFacts) -> None:
+    """Whatever a row says, each part begins where the last one ends, and no two neighbours are alike."""
+    segments = bar_of(facts)
+    begin = min(facts.created_at, facts.waits_since or facts.created_at)
+    end = max(begin, facts.finished_at or facts.at)
+    parts = [one for one in segments if one.kind != "ended"]
+    assert all(one.start < one.end for one in parts)
+    assert [begin, *(one.end for one in parts)] == [*(one.start for one in parts), end]
+    assert all((one.kind, one.note) != (two.kind, two.note) for one, two in itertools.pairwise(parts))
+    assert sum((one.end - one.start for one in segments), timedelta()) == end - begin
+    ended = [Segment("ended", end, end, facts.status)] if facts.finished_at is not None else []
+    assert segments[len(parts) :] == ended
+    assert len(json_of(segments)) == len(segments)
+
+
+def test_every_status_is_drawn() -> None:
+    """With nothing but what each must have."""
+    for status in JobStatus:
+        over = {"finished_at": at(1)} if status in JOB_TERMINAL else {}
+        assert bar(status=status.value, **over)
