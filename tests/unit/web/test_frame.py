@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
-import pytest
+import jinja2
 
-jinja2 = pytest.importorskip("jinja2")
+from queue_workflows.web.rendering.templates import Frame, environment
 
-from queue_workflows.drawing.words import say_span  # noqa: E402
-from queue_workflows.web.rendering.marks import GLOBALS  # noqa: E402
-
-TEMPLATES = Path(__file__).resolve().parents[3] / "src" / "queue_workflows" / "web" / "templates"
 HOSTILE = "\"'></title><script>alert(1)</script><img src=x onerror=alert(1)>"
 AT = datetime(2026, 1, 2, 14, 0, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry of the menu."""
-
-    letter: str
-    href: str
-    label: str
-    is_current: bool
-
-
-@dataclass(frozen=True)
-class Page:
-    """What a page is given of itself."""
-
-    title: str = "Jobs"
-    path: str = "/jobs?q=status:failed&before=7"
-    command: str = "qwf job list"
-    live_topic: str | None = "jobs"
-    user: str | None = "ann"
-    read_only: bool = False
-    nav: tuple[Entry, ...] = (Entry("j", "/ops/jobs", "Jobs", True), Entry("", "/ops/rates", "Rates", False))
-    prefix: str = "/ops"
-    notice: str | None = None
-    static: Callable[[str], str] = field(default="/ops/static/{}".format)
+PAGE = Frame(
+    title="Jobs",
+    path="/jobs?q=status:failed&before=7",
+    command="qwf job list",
+    user="ann",
+    prefix="/ops",
+    section="jobs",
+    live_topic="jobs",
+    static="/ops/static/{}".format,
+    may=lambda _verb: True,
+)
 
 
 class Reader(HTMLParser):
@@ -64,19 +43,14 @@ class Reader(HTMLParser):
         return [attributes for name, attributes in self.found if name == tag]
 
 
-def rendered(content: str, page: Page, **data: Any) -> str:
+def rendered(content: str, page: Frame, **data: Any) -> str:
     """A page with this content."""
     text = '{% extends "base.html" %}{% block content %}' + content + "{% endblock %}"
-    loader = jinja2.ChoiceLoader([jinja2.DictLoader({"page": text}), jinja2.FileSystemLoader(TEMPLATES)])
-    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    made.globals |= GLOBALS
-    made.filters |= {
-        "iso": lambda at: at.isoformat(),
-        "moment": lambda at: f"{at:%Y-%m-%d %H:%M:%SZ}",
-        "span": say_span,
-    }
+    ours = environment()
+    loader = jinja2.ChoiceLoader([jinja2.DictLoader({"page": text}), ours.loader or jinja2.DictLoader({})])
+    made = ours.overlay(loader=loader)
     macros = made.get_template("_macros.html").make_module({"page": page})
-    return str(made.get_template("page").render(page=page, m=macros, at=AT, words=HOSTILE, **data))
+    return made.get_template("page").render(page=page, m=macros, at=AT, words=HOSTILE, **data)
 
 
 EVERYTHING = """
@@ -95,7 +69,9 @@ EVERYTHING = """
 
 def test_nothing_is_inline() -> None:
     """So that the strictest policy holds: no style, no handler, no script without an address of ours."""
-    found = Reader(rendered(EVERYTHING, Page(title=HOSTILE, user=HOSTILE, command=HOSTILE, notice=HOSTILE)))
+    found = Reader(
+        rendered(EVERYTHING, replace(PAGE, title=HOSTILE, user=HOSTILE, command=HOSTILE, notice=HOSTILE))
+    )
     names = [name for _, attributes in found.found for name in attributes]
     assert [name for name in names if name == "style" or name.startswith(("on", "hx-on"))] == []
     assert [one.get("src") for one in found.of("script")] == [
@@ -107,7 +83,7 @@ def test_nothing_is_inline() -> None:
 def test_links_know_where_the_app_is_mounted() -> None:
     """Each begins with the prefix, those of the macros too."""
     content = '{{ m.job_link("ingest:7") }}{{ m.run_link("r1") }}{{ m.act_button("x", {}) }}'
-    found = Reader(rendered(content, Page()))
+    found = Reader(rendered(content, PAGE))
     links = [one["href"] for one in found.of("a") if not (one["href"] or "").startswith(("#", "/ops"))]
     actions = [one["action"] for one in found.of("form") if not (one["action"] or "").startswith("/ops")]
     assert (links, actions) == ([], [])
@@ -116,7 +92,7 @@ def test_links_know_where_the_app_is_mounted() -> None:
 
 def test_a_live_page_names_its_stream() -> None:
     """With its own address, as one word; one that does not change loads no client and opens none."""
-    live, still = Reader(rendered("", Page())), Reader(rendered("", Page(live_topic=None)))
+    live, still = Reader(rendered("", PAGE)), Reader(rendered("", replace(PAGE, live_topic=None)))
     (main,) = live.of("main")
     assert main["hx-sse:connect"] == "/ops/live?page=/jobs%3Fq%3Dstatus%3Afailed%26before%3D7"
     assert (main["hx-swap"], main["hx-target"]) == ("innerMorph", "this")
@@ -126,10 +102,9 @@ def test_a_live_page_names_its_stream() -> None:
 
 def test_a_fragment_is_what_stands_inside_of_main() -> None:
     """Letter by letter, so that a page that did not change is not touched by what its stream brings."""
-    page = Page()
-    whole = rendered("<p>{{ m.when(at) }}</p>", page)
+    whole = rendered("<p>{{ m.when(at) }}</p>", PAGE)
     inside = re.search(r"<main[^>]*>(.*)</main>", whole, re.DOTALL)
-    fragment = rendered("<p>{{ m.when(at) }}</p>", page, fragment=True)
+    fragment = rendered("<p>{{ m.when(at) }}</p>", PAGE, fragment=True)
     title, _, rest = fragment.partition("</title>")
     assert inside is not None
     assert (title, rest.strip()) == ("<title>Jobs · qwf", inside[1].strip())
@@ -138,8 +113,8 @@ def test_a_fragment_is_what_stands_inside_of_main() -> None:
 def test_a_reader_sees_no_button_that_acts() -> None:
     """Where the page is read-only, or says so; what is looked for can still be sent."""
     content = '{{ m.act_button("cancel", {"target": "ingest:7"}) }}'
-    acting = Reader(rendered(content, Page())).of("form")
-    reading = Reader(rendered(content, replace(Page(), read_only=True))).of("form")
+    acting = Reader(rendered(content, PAGE)).of("form")
+    reading = Reader(rendered(content, replace(PAGE, read_only=True))).of("form")
     assert [form["action"] for form in acting] == ["/ops/go", "/ops/act/preview"]
     assert [form["action"] for form in reading] == ["/ops/go"]
 
@@ -147,15 +122,15 @@ def test_a_reader_sees_no_button_that_acts() -> None:
 def test_what_stands_among_actions_is_for_those_that_may_act() -> None:
     """Be it a button of the macros or a page's own."""
     content = "{% endblock %}{% block actions %}<b>act</b>"
-    pages = (Page(), replace(Page(), read_only=True))
+    pages = (PAGE, replace(PAGE, read_only=True))
     assert ["<b>act</b>" in rendered(content, page) for page in pages] == [True, False]
 
 
 def test_an_action_works_without_a_script() -> None:
-    """It is a form that asks for a preview, with its verb and its targets as hidden fields."""
-    found = Reader(rendered('{{ m.act_button("cancel", [("target", "a"), ("target", "b")]) }}', Page()))
+    """It is a form that asks for a preview, with its act and its targets as hidden fields."""
+    found = Reader(rendered('{{ m.act_button("cancel", [("target", "a"), ("target", "b")]) }}', PAGE))
     hidden = [(one["name"], one["value"]) for one in found.of("input") if one.get("type") == "hidden"]
-    assert hidden == [("verb", "cancel"), ("target", "a"), ("target", "b")]
+    assert hidden == [("act", "cancel"), ("target", "a"), ("target", "b")]
     assert [form.get("method") for form in found.of("form")] == [None, "get"]
 
 
@@ -165,4 +140,4 @@ def test_times_are_told_to_programs_as_well() -> None:
     assert (
         '<time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">2026-01-02 14:00:01Z</time>'
         '|<span class="muted">\N{EN DASH}</span>|100,000+|1m 1s'
-    ) in rendered(content, Page())
+    ) in rendered(content, PAGE)

@@ -93,10 +93,10 @@ def test_what_is_drawn_has_a_rule() -> None:
     assert sorted(name for name in drawn if not ruled(name)) == ["grid"]
 
 
-def test_macros_have_their_rules() -> None:
-    """What a template names as a class is there."""
+def test_templates_have_their_rules() -> None:
+    """What one names as a class is there."""
     named = set()
-    for file in (WEB / "templates" / "_macros.html", WEB / "templates" / "base.html"):
+    for file in (WEB / "templates").glob("*.html"):
         text = re.sub(r"\{[{%#].*?[}%#]\}", " ", file.read_text(encoding="utf-8"), flags=re.DOTALL)
         named |= {name for group in re.findall(r'class="([^"]*)"', text) for name in group.split()}
     assert sorted(name for name in named if not ruled(name)) == ["tone-"]
