@@ -34,6 +34,7 @@ from queue_workflows.views.runs.decisions import (
     setup_remark,
     statuses,
 )
+from queue_workflows.views.runs.listing import run_page
 from queue_workflows.web.acts.act import SHOWN_FIRST, Act, Asked, By, Done, Field, Line, Preview
 from queue_workflows.web.acts.counting import NOT_COUNTED, counted, first, say_count
 from queue_workflows.web.acts.last_said import with_last
@@ -102,7 +103,7 @@ def _by_filter(connection: Connection, verb: str, label: str, asked: Asked) -> P
     wanted = replace(_meant(verb, asked), mode=ENGINE_MODE)
     runs = RunLinesRepository(connection)
     count = counted(connection, lambda: runs.count(wanted, at_most=COUNTED))
-    lines = first(connection, lambda: runs.lines(wanted, limit=SHOWN_FIRST))
+    lines = first(connection, lambda: run_page(connection, wanted, limit=SHOWN_FIRST).lines)
     return Preview(
         headline=f"{label} {say_count('run', count)}",
         count=count,
