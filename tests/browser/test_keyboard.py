@@ -71,7 +71,7 @@ def test_a_row_is_picked(tab: Page) -> None:
 
 def test_the_filter(tab: Page) -> None:
     """/ goes to the filter, in which letters are letters; Escape leaves it."""
-    field = tab.get_by_label("Filter")
+    field = tab.get_by_role("textbox", name="Filter")
     tab.keyboard.press("/")
     expect(field).to_be_focused()
     tab.keyboard.type("gjt?")

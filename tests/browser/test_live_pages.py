@@ -53,7 +53,7 @@ def test_focus_typed_text_and_picked_rows_stay(page: BrowsedPage, ingest: Jobs, 
     tab.goto(f"{page.url}/jobs")
     live(tab)
     tab.get_by_role("checkbox", name=f"Pick ingest:{first}").check()
-    field = tab.get_by_label("Filter")
+    field = tab.get_by_role("textbox", name="Filter")
     field.click()
     tab.keyboard.type("queue:fet")
     tab.keyboard.press("Home")

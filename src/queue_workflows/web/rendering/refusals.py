@@ -16,10 +16,12 @@ from queue_workflows.errors import (
     PayloadError,
     QwfError,
     SchemaError,
+    UnknownHost,
     UnknownJob,
     UnknownNode,
     UnknownRun,
     UnknownSchedule,
+    UnknownWorker,
     UnknownWorkflow,
 )
 from queue_workflows.web.access.requests import RequestRefused
@@ -30,7 +32,15 @@ from queue_workflows.web.rendering import texts
 _log = logging.getLogger(__name__)
 
 COME_BACK_S: Final = 3
-_UNKNOWN: Final = (UnknownJob, UnknownRun, UnknownNode, UnknownSchedule, UnknownWorkflow)
+_UNKNOWN: Final = (
+    UnknownHost,
+    UnknownJob,
+    UnknownNode,
+    UnknownRun,
+    UnknownSchedule,
+    UnknownWorker,
+    UnknownWorkflow,
+)
 
 
 @dataclass(frozen=True)
