@@ -20,6 +20,7 @@ from queue_workflows.web.pages.all import ADDRESSES
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROWS = "SELECT to_jsonb(t) FROM {} t ORDER BY to_jsonb(t)::text"
 TABLES = ("ingest_jobs", "workflow_node_jobs", "workflow_runs", "worker_control", "schedules", "audit_log")
+OFFERS = "main form[action*='/act'] button, main input[type=checkbox], main button[name=act]"
 _POST = """
 async ([path, fields]) => {
   const answer = await fetch(path, {method: "POST", body: new URLSearchParams(fields)});
