@@ -67,6 +67,8 @@ def refusal_of(exc: BaseException) -> Refusal:
     """What an exception means for the request that met it."""
     if isinstance(exc, psycopg.errors.QueryCanceled):
         return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
+    if isinstance(exc, RecursionError):
+        return Refusal(422, texts.TOO_DEEP, advice=texts.TOO_DEEP_ADVICE)
     if isinstance(exc, RequestRefused):
         return Refusal(exc.status, exc.message, advice=exc.advice or "")
     known = exc if isinstance(exc, QwfError) else _of_driver(exc)
