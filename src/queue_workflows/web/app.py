@@ -359,7 +359,8 @@ def _path_with_words(request: Request) -> str:
 
 
 def _wants_json(request: Request) -> bool:
-    return request.scope["path"].endswith(".json")
+    path: str = request.scope["path"]
+    return path.endswith(".json")
 
 
 def _notice(why: refusals.Refusal) -> str:

@@ -17,9 +17,9 @@ from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.reports import job_search
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.job_search import JobPage, JobSearch
+from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
 from queue_workflows.repositories.runs import run_search
 from queue_workflows.repositories.runs.listing import RunFilter
-from queue_workflows.repositories.runs.run_search import RunPage, RunSearch
 from queue_workflows.repositories.sql.bounded_walk import FEW, MOST
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.families import BY_NAME

@@ -11,5 +11,5 @@ caught: list[BaseException] = []
 
 try:
     signal.raise_signal(signal.SIGTERM)
-except BaseException as stop:  # noqa: BLE001 - as a wiring does that goes on without what it cannot have
+except BaseException as stop:
     caught.append(stop)

@@ -50,7 +50,8 @@ def _cap_of(typed: str) -> int | None:
 
 def _preview_cap(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
     key, typed = asked.targets[0], asked.word("cap")
-    cap, flaw, notes = _cap_of(typed), "", ()
+    cap, flaw = _cap_of(typed), ""
+    notes: tuple[str, ...] = ()
     if typed and cap is None:
         flaw = f"{typed!r:.60} is no number of jobs"
     elif cap is not None:
