@@ -1,4 +1,4 @@
-"""The wiring of a host app that is told to stop while it is imported, catches whatever comes, and keeps it."""
+"""The wiring of a host app that is told to stop while it is imported, and keeps whatever it catches."""
 
 from __future__ import annotations
 
