@@ -9,6 +9,7 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import (
     json_option,
+    number_of,
     operators_connection,
     print_json,
     print_table,
@@ -97,5 +98,5 @@ def _last_line(seen: Overview) -> str:
     lag = f", the oldest {say_span(facts.due.age_s)}" if facts.due.age_s is not None else ""
     return (
         f"outbox: {facts.due.count:,} due{lag}, {facts.poisoned.count:,} given up,"
-        f" {facts.orchestrators} orchestrators; {facts.inputs.count:,} wait for an answer"
+        f" {number_of('orchestrator', facts.orchestrators)}; {facts.inputs.count:,} wait for an answer"
     )

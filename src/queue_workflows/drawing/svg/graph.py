@@ -80,7 +80,7 @@ def _edges(layout: Layout) -> str:
 def _way(x: float, y: float, to_x: float, to_y: float) -> str:
     """Straight down, or in an even curve."""
     begin = f"M{number_of(x)} {number_of(y)}"
-    if abs(x - to_x) < 0.01:
+    if abs(x - to_x) < 0.1:
         return f"{begin}V{number_of(to_y)}"
     middle = number_of((y + to_y) / 2)
     return f"{begin}C{number_of(x)} {middle} {number_of(to_x)} {middle} {number_of(to_x)} {number_of(to_y)}"

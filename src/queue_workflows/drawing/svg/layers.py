@@ -24,6 +24,8 @@ _BETWEEN: Final = 16
 _BELOW: Final = 40
 _EDGE_WIDTH: Final = 12
 _SWEEPS: Final = 4
+# How much more the place of an edge stays where it is than a box does, so that long edges are straight.
+_STRAIGHT: Final = 1e6
 # With more places than that edges go straight, below boxes too, rather than take a second to be laid.
 _MOST_PLACES: Final = 4000
 
@@ -45,19 +47,21 @@ class Layout:
 def laid_out(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
     """The same for the same graph, whatever state its boxes are in."""
     parents = reduced(_without_circles(ids, edges))
-    row_of = _rows_of(parents)
+    row_of, parts = _rows_of(parents)
     links = _links(parents, row_of)
     rows: list[list[Place]] = [[] for _ in range(max(row_of.values(), default=-1) + 1)]
     for box, row in row_of.items():
         rows[row].append(box)
     for place in dict.fromkeys(place for link in links for place in link if place not in row_of):
-        rows[place[1]].append(place)  # type: ignore[index]
+        # In the middle at first, where it stays in a layer that takes several rows.
+        row = rows[place[1]]  # type: ignore[index]
+        row.insert(len(row) // 2, place)
     up: dict[Place, list[Place]] = defaultdict(list)
     down: dict[Place, list[Place]] = defaultdict(list)
     for above, below in links:
         down[above].append(below)
         up[below].append(above)
-    _order(rows, up, down)
+    _order([row for number, row in enumerate(rows) if number not in parts], rows, up, down)
     middles = _middles(rows, up, down, row_of)
     return _measured(rows, links, middles, row_of)
 
@@ -90,21 +94,24 @@ def _without_circles(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> di
     return {box: [one for one in above[box] if place[one] < place[box]] for box in order}
 
 
-def _rows_of(parents: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The row of each box: its layer, of which a wide one takes several."""
+def _rows_of(parents: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], set[int]]:
+    """The row of each box: its layer, of which a wide one takes several; and which rows are part of one."""
     depth: dict[str, int] = {}
     layers: dict[int, list[str]] = defaultdict(list)
     for box, above in parents.items():
         depth[box] = 1 + max((depth[parent] for parent in above), default=-1)
         layers[depth[box]].append(box)
     row_of: dict[str, int] = {}
+    parts: set[int] = set()
     begin = 0
     for _, boxes in sorted(layers.items()):
         count = -(-len(boxes) // PER_ROW)
         each = -(-len(boxes) // count)
         row_of |= {box: begin + number // each for number, box in enumerate(boxes)}
-        begin += -(-len(boxes) // each)
-    return {box: row_of[box] for box in parents}
+        after = begin + -(-len(boxes) // each)
+        parts |= set(range(begin, after)) if count > 1 else set()
+        begin = after
+    return {box: row_of[box] for box in parents}, parts
 
 
 def _links(parents: Mapping[str, Sequence[str]], row_of: Mapping[str, int]) -> list[tuple[Place, Place]]:
@@ -130,12 +137,14 @@ def _links(parents: Mapping[str, Sequence[str]], row_of: Mapping[str, int]) -> l
 Neighbours = Mapping[Place, Sequence[Place]]
 
 
-def _order(rows: Sequence[list[Place]], up: Neighbours, down: Neighbours) -> None:
-    """Sort each row by the mean place of what it is connected with, downwards and upwards in turn."""
+def _order(
+    free: Sequence[list[Place]], rows: Sequence[Sequence[Place]], up: Neighbours, down: Neighbours
+) -> None:
+    """Sort each free row by the mean place of what it is connected with, downwards and upwards in turn."""
     at = {place: (number + 0.5) / len(row) for row in rows for number, place in enumerate(row)}
     for sweep in range(_SWEEPS):
         near = down if sweep % 2 else up
-        for row in reversed(rows) if sweep % 2 else rows:
+        for row in reversed(free) if sweep % 2 else free:
             row.sort(key=lambda place: _mean([at[one] for one in near.get(place, ())], at[place]))
             at |= {place: (number + 0.5) / len(row) for number, place in enumerate(row)}
 
@@ -150,35 +159,45 @@ def _middles(
     """How far to the right the middle of each place is."""
     middles: dict[Place, float] = {}
     for row in rows:
-        spread = _spread([0.0] * len(row), _widths(row, boxes))
+        spread = _spread([0.0] * len(row), _widths(row, boxes), [1.0] * len(row))
         middles |= dict(zip(row, spread, strict=True))
     for sweep in range(_SWEEPS + 1):
         near = down if sweep % 2 else up
         for row in reversed(rows) if sweep % 2 else rows:
-            wanted = [_mean([middles[one] for one in near.get(place, ())], middles[place]) for place in row]
-            middles |= dict(zip(row, _spread(wanted, _widths(row, boxes)), strict=True))
+            wanted = [_wanted(place, near.get(place, ()), middles, boxes) for place in row]
+            weights = [1.0 if place in boxes else _STRAIGHT for place in row]
+            middles |= dict(zip(row, _spread(wanted, _widths(row, boxes), weights), strict=True))
     return middles
+
+
+def _wanted(
+    place: Place, near: Sequence[Place], middles: Mapping[Place, float], boxes: Mapping[str, int]
+) -> float:
+    """The middle of what it is connected with; of the places of an edge, that of the edge itself."""
+    own = near if place in boxes else [one for one in near if one not in boxes] or near
+    return _mean([middles[one] for one in own], middles[place])
 
 
 def _widths(row: Sequence[Place], boxes: Mapping[str, int]) -> list[float]:
     return [BOX_WIDTH if place in boxes else _EDGE_WIDTH for place in row]
 
 
-def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """The middles nearest to the wanted ones of which, in this order, none is upon another."""
+def _spread(wanted: Sequence[float], widths: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The middles nearest to the wanted ones, by weight, of which in this order none is upon another."""
     offsets, offset = [], 0.0
     for number, width in enumerate(widths):
         offset += (widths[number - 1] + width) / 2 + _BETWEEN if number else 0.0
         offsets.append(offset)
     # Neighbours that would overlap become a block that stands at the mean of what they want.
-    blocks: list[tuple[float, int]] = []
+    blocks: list[tuple[float, float, int]] = []
     for number, want in enumerate(wanted):
-        total, count = want - offsets[number], 1
-        while blocks and blocks[-1][0] / blocks[-1][1] > total / count:
-            more, others = blocks.pop()
-            total, count = total + more, count + others
-        blocks.append((total, count))
-    begins = [total / count for total, count in blocks for _ in range(count)]
+        weight, count = weights[number], 1
+        total = (want - offsets[number]) * weight
+        while blocks and blocks[-1][0] / blocks[-1][1] > total / weight:
+            more, heavier, others = blocks.pop()
+            total, weight, count = total + more, weight + heavier, count + others
+        blocks.append((total, weight, count))
+    begins = [total / weight for total, weight, count in blocks for _ in range(count)]
     return [begin + offset for begin, offset in zip(begins, offsets, strict=True)]
 
 

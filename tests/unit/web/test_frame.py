@@ -1,0 +1,143 @@
+"""The frame of a page and its macros: nothing inline, all escaped, and a live part that stands alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import jinja2
+
+from queue_workflows.web.rendering.templates import Frame, environment
+
+HOSTILE = "\"'></title><script>alert(1)</script><img src=x onerror=alert(1)>"
+AT = datetime(2026, 1, 2, 14, 0, 1, tzinfo=UTC)
+PAGE = Frame(
+    title="Jobs",
+    path="/jobs?q=status:failed&before=7",
+    command="qwf job list",
+    user="ann",
+    prefix="/ops",
+    section="jobs",
+    live_topic="jobs",
+    static="/ops/static/{}".format,
+    may=lambda _verb: True,
+)
+
+
+class Reader(HTMLParser):
+    """What a browser would find."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of each element of a kind."""
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def rendered(content: str, page: Frame, **data: Any) -> str:
+    """A page with this content."""
+    text = '{% extends "base.html" %}{% block content %}' + content + "{% endblock %}"
+    ours = environment()
+    loader = jinja2.ChoiceLoader([jinja2.DictLoader({"page": text}), ours.loader or jinja2.DictLoader({})])
+    made = ours.overlay(loader=loader)
+    macros = made.get_template("_macros.html").make_module({"page": page})
+    return made.get_template("page").render(page=page, m=macros, at=AT, words=HOSTILE, **data)
+
+
+EVERYTHING = """
+{{ m.state("failed") }}{{ m.state(words) }}{{ m.badge(words, "bad", "failed") }}
+{{ m.when(at) }}{{ m.when(none) }}
+{{ m.since(at) }}{{ m.span(61) }}{{ m.count(100000, true) }}{{ m.job_link(words) }}{{ m.run_link(words) }}
+{{ m.pager("/a?" ~ words, "/b", at) }}{{ m.empty(words, words, words) }}{{ m.command(words) }}
+{{ m.kv([(words, words)]) }}{{ m.reasons([{"code": words, "text": words, "href": "/x"}]) }}
+{{ m.notice(words, "bad") }}
+{{ m.act_button("cancel", {"target": words}, grave=true) }}{{ m.pick(words, words) }}{{ m.pick_all() }}
+{{ m.filter("/ops/jobs", words, flaw=words, chips=[(words, "/y", true)]) }}{{ m.tabs([(words, "/z", true)]) }}
+{{ m.card(words, words, words, "/c", "bad", "failed") }}
+{% call m.scroll(words) %}{{ words }}{% endcall %}{% call m.drawing(words) %}{{ words }}{% endcall %}
+"""
+
+
+def test_nothing_is_inline() -> None:
+    """So that the strictest policy holds: no style, no handler, no script without an address of ours."""
+    found = Reader(
+        rendered(EVERYTHING, replace(PAGE, title=HOSTILE, user=HOSTILE, command=HOSTILE, notice=HOSTILE))
+    )
+    names = [name for _, attributes in found.found for name in attributes]
+    assert [name for name in names if name == "style" or name.startswith(("on", "hx-on"))] == []
+    assert [one.get("src") for one in found.of("script")] == [
+        *("/ops/static/qwf.js", "/ops/static/htmx.min.js", "/ops/static/hx-sse.min.js"),
+    ]
+    assert (found.of("style"), found.of("img")) == ([], [])
+
+
+def test_links_know_where_the_app_is_mounted() -> None:
+    """Each begins with the prefix, those of the macros too."""
+    content = '{{ m.job_link("ingest:7") }}{{ m.run_link("r1") }}{{ m.act_button("x", {}) }}'
+    found = Reader(rendered(content, PAGE))
+    links = [one["href"] for one in found.of("a") if not (one["href"] or "").startswith(("#", "/ops"))]
+    actions = [one["action"] for one in found.of("form") if not (one["action"] or "").startswith("/ops")]
+    assert (links, actions) == ([], [])
+    assert "/ops/jobs/ingest:7" in [one["href"] for one in found.of("a")]
+
+
+def test_a_live_page_names_its_stream() -> None:
+    """With its own address, as one word; one that does not change loads no client and opens none."""
+    live, still = Reader(rendered("", PAGE)), Reader(rendered("", replace(PAGE, live_topic=None)))
+    (main,) = live.of("main")
+    assert main["hx-sse:connect"] == "/ops/live?page=/jobs%3Fq%3Dstatus%3Afailed%26before%3D7"
+    assert (main["hx-swap"], main["hx-target"]) == ("innerMorph", "this")
+    assert [name for name in still.of("main")[0] if name.startswith("hx-")] == []
+    assert [one.get("src") for one in still.of("script")] == ["/ops/static/qwf.js"]
+
+
+def test_a_fragment_is_what_stands_inside_of_main() -> None:
+    """Letter by letter, so that a page that did not change is not touched by what its stream brings."""
+    whole = rendered("<p>{{ m.when(at) }}</p>", PAGE)
+    inside = re.search(r"<main[^>]*>(.*)</main>", whole, re.DOTALL)
+    fragment = rendered("<p>{{ m.when(at) }}</p>", PAGE, fragment=True)
+    title, _, rest = fragment.partition("</title>")
+    assert inside is not None
+    assert (title, rest.strip()) == ("<title>Jobs · qwf", inside[1].strip())
+
+
+def test_a_reader_sees_no_button_that_acts() -> None:
+    """Where the page is read-only, or says so; what is looked for can still be sent."""
+    content = '{{ m.act_button("cancel", {"target": "ingest:7"}) }}'
+    acting = Reader(rendered(content, PAGE)).of("form")
+    reading = Reader(rendered(content, replace(PAGE, read_only=True))).of("form")
+    assert [form["action"] for form in acting] == ["/ops/go", "/ops/act/preview"]
+    assert [form["action"] for form in reading] == ["/ops/go"]
+
+
+def test_what_stands_among_actions_is_for_those_that_may_act() -> None:
+    """Be it a button of the macros or a page's own."""
+    content = "{% endblock %}{% block actions %}<b>act</b>"
+    pages = (PAGE, replace(PAGE, read_only=True))
+    assert ["<b>act</b>" in rendered(content, page) for page in pages] == [True, False]
+
+
+def test_an_action_works_without_a_script() -> None:
+    """It is a form that asks for a preview, with its act and its targets as hidden fields."""
+    found = Reader(rendered('{{ m.act_button("cancel", [("target", "a"), ("target", "b")]) }}', PAGE))
+    hidden = [(one["name"], one["value"]) for one in found.of("input") if one.get("type") == "hidden"]
+    assert hidden == [("act", "cancel"), ("target", "a"), ("target", "b")]
+    assert [form.get("method") for form in found.of("form")] == [None, "get"]
+
+
+def test_times_are_told_to_programs_as_well() -> None:
+    """In UTC where there is no script; a moment that is not there is a dash."""
+    content = "{{ m.when(at) }}|{{ m.when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"
+    assert (
+        '<time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">2026-01-02 14:00:01Z</time>'
+        '|<span class="muted">\N{EN DASH}</span>|100,000+|1m 1s'
+    ) in rendered(content, PAGE)
