@@ -30,6 +30,11 @@ from queue_workflows.web.rendering import texts
 _log = logging.getLogger(__name__)
 
 COME_BACK_S: Final = 3
+_LOCKED: Final = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+)
 _UNKNOWN: Final = (UnknownJob, UnknownRun, UnknownNode, UnknownSchedule, UnknownWorkflow)
 
 
@@ -57,6 +62,8 @@ def refusal_of(exc: BaseException) -> Refusal:
     """What an exception means for the request that met it."""
     if isinstance(exc, psycopg.errors.QueryCanceled):
         return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
+    if isinstance(exc, _LOCKED):
+        return Refusal(409, texts.LOCKED, advice=texts.LOCKED_ADVICE)
     if isinstance(exc, RequestRefused):
         return Refusal(exc.status, exc.message, advice=exc.advice or "")
     known = exc if isinstance(exc, QwfError) else _of_driver(exc)
