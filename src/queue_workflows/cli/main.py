@@ -41,6 +41,10 @@ ENTRIES: Final = {
     "up": Entry("queue_workflows.cli.roles.up:up", "Run everything in one terminal, for development."),
     "demo": Entry("queue_workflows.cli.roles.demo:demo", "Run the bundled example on an embedded Postgres."),
     "db": Entry("queue_workflows.cli.database.migrations:db", "Migrate the database and look at its schema."),
+    "overview": Entry(
+        "queue_workflows.cli.operations.overview:overview",
+        "Show what is stuck, then queues, hosts and the outbox.",
+    ),
     "doctor": Entry(
         "queue_workflows.cli.operations.doctor:doctor",
         "Check the database and this set-up, and say what to do.",
@@ -87,6 +91,9 @@ ENTRIES: Final = {
     ),
     "web": Entry(
         "queue_workflows.cli.page.web:web", "Serve the operator's page: all of this, live, in a browser."
+    ),
+    "audit": Entry(
+        "queue_workflows.cli.operations.audit:audit", "Show what operators did, when, what to, and why."
     ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+
+# Beyond this many nobody counts.
+COUNTED: Final = 100_000
 
 
 def on_one_line(text: str, *, squeeze: bool = True) -> str:
@@ -38,6 +41,13 @@ def say_span(seconds: float) -> str:
 def _two(whole: int, large: str, size: int, small: str, part: int) -> str:
     rest = whole % size // part
     return f"{whole // size}{large}" + (f" {rest}{small}" if rest else "")
+
+
+def number_of(thing: str, count: int) -> str:
+    """So many jobs or runs, which are counted up to `COUNTED`."""
+    if count >= COUNTED:
+        return f"{COUNTED:,} or more {thing}s"
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s" if count else f"no {thing}s"
 
 
 def say_labels(labels: Mapping[str, Any]) -> list[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.families import LARGEST_ID
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
 if TYPE_CHECKING:
     from queue_workflows.models import AuditLog
 
 _TABLE: Final[Table[AuditLog]] = Table("audit_log")
+# So many entries are looked at for one page, however few of them match.
+MOST_LOOKED_AT: Final = 10_000
 
 OF_SUBJECT: Final = _TABLE.sql("""
 SELECT {columns} FROM audit_log
@@ -32,6 +36,41 @@ WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (%(q
     AND at < %(before)s::timestamptz
 ORDER BY subject_id, id DESC
 """)
+# looked: the latest entries before one, of one thing if that is asked for, a bounded number. found: those of
+# them that match, one more than a page holds. The end of the look comes with each row, and alone where none
+# was found.
+_PAGE: Final = """
+WITH looked AS MATERIALIZED (
+    SELECT id, actor, action FROM audit_log
+    WHERE id < %(before)s::bigint{of_subject}
+    ORDER BY id{by_subject} DESC
+    LIMIT %(most)s::bigint
+), found AS MATERIALIZED (
+    SELECT id FROM looked
+    WHERE actor = COALESCE(%(actor)s::text, actor) AND action = COALESCE(%(action)s::text, action)
+    ORDER BY id DESC
+    LIMIT %(limit)s::bigint
+)
+SELECT ended.looked_at, ended.last, {columns}
+FROM (SELECT count(*) AS looked_at, min(id) AS last FROM looked) AS ended
+LEFT JOIN audit_log ON audit_log.id = ANY (ARRAY(SELECT id FROM found))
+ORDER BY audit_log.id DESC
+"""
+PAGE: Final = _TABLE.sql(_PAGE.replace("{of_subject}", "").replace("{by_subject}", ""))
+# By the index of what is told of: by its own order the planner might read the log from its end instead.
+PAGE_OF_SUBJECT: Final = _TABLE.sql(
+    _PAGE.replace(
+        "{of_subject}", " AND subject_kind = %(kind)s::text AND subject_id = %(subject)s::text"
+    ).replace("{by_subject}", " + 0")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """The entries of a page, and the `before` of the next one; None where all was looked at."""
+
+    entries: tuple[AuditLog, ...]
+    next: int | None
 
 
 class AuditRepository(Repository["AuditLog"]):
@@ -61,6 +100,39 @@ class AuditRepository(Repository["AuditLog"]):
     def of_queue_last(self, queue: str, *, before: datetime) -> list[AuditLog]:
         """What was asked last of the workers of a queue before a moment, of each host that was named."""
         return self._all(OF_QUEUE_LAST, {"queue": queue, "before": check.moment_or_none("before", before)})
+
+    def page(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        subject: tuple[str, str] | None = None,
+        before: int | None = None,
+        limit: int = 50,
+        most: int = MOST_LOOKED_AT,
+    ) -> AuditPage:
+        """The latest entries that match, before the one with the id `before`; `subject` is kind and id.
+
+        A page may be short, or empty, though there are more: `most` were looked at, and `next` goes on.
+        """
+        limit = check.whole("limit", limit, 1, LONGEST_PAGE)
+        is_filtered = actor is not None or action is not None
+        kind, subject_id = subject or (None, None)
+        params = {
+            "actor": check.text_or_none("actor", actor),
+            "action": check.text_or_none("action", action),
+            "kind": check.text_or_none("kind", kind),
+            "subject": check.text_or_none("subject", subject_id),
+            "before": LARGEST_ID if before is None else check.whole("before", before, 0, LARGEST_ID),
+            "limit": limit + 1,
+            "most": most if is_filtered else limit + 1,
+        }
+        rows = self._sql.rows(PAGE if subject is None else PAGE_OF_SUBJECT, params)
+        looked_at, last = rows[0][:2]
+        found = self._table.load([row[2:] for row in rows if row[2] is not None])
+        if len(found) > limit:
+            return AuditPage(tuple(found[:limit]), found[limit - 1].id)
+        return AuditPage(tuple(found), last if looked_at == params["most"] else None)
 
     # Last, because its name hides the builtin from the annotations below it.
     def list(

@@ -37,8 +37,8 @@ from queue_workflows.web.database.writers import Writers
 from queue_workflows.web.live.ears import Ears
 from queue_workflows.web.live.hub import Hub
 from queue_workflows.web.live.stream import events
+from queue_workflows.web.page import Address, Look, Shown
 from queue_workflows.web.pages.all import ADDRESSES
-from queue_workflows.web.pages.page import Address, Look, Shown
 from queue_workflows.web.rendering import answers, refusals, static_files
 from queue_workflows.web.rendering.templates import Frame, render_live
 

@@ -28,6 +28,9 @@ LOOKS = (
     ("run", "list", "--poisoned"),
     ("run", "show", RUN),
     ("run", "show", RUN[:13]),
+    ("run", "nodes", RUN, "approve"),
+    ("run", "timeline", RUN),
+    ("audit",),
 )
 ACTS = (
     ("workers", "pause", "*", "fetch"),

@@ -101,6 +101,31 @@ def test_where_says_the_options_in_one_text(job, ingest, node):
     assert statuses(ingest) == ["queued", "queued"]
 
 
+def test_a_list_goes_on_at_its_cursor(job, conn, ingest):
+    """A search that met its bound names how far it came, and what goes on from there."""
+    conn.execute(
+        "INSERT INTO ingest_jobs (task_name, queue, status, claimed_by, attempt, finished_at, created_at)"
+        " SELECT CASE n WHEN 1 THEN 'rare' ELSE 'task' END, 'fetch', 'completed', 'w', 1, now(),"
+        " '2026-01-02T14:02:00Z' FROM generate_series(1, 50001) AS n"
+    )
+    first = job("list", "--where", "task:rare", "--json")
+    assert first.stdout == "[]\n"
+    told = first.stderr.split()
+    assert told[:5] == ["searched", "back", "to", "2026-01-02", "14:02:00Z;"]
+    assert told[5:6] + told[7:] == ["--before", "searches", "further"]
+    (rare,) = json.loads(job("list", "--where", "task:rare", "--before", told[6], "--json").stdout)
+    assert (rare["title"], rare["family"]) == ("rare", "ingest")
+    newest = conn.execute("SELECT max(id) FROM ingest_jobs").fetchone()[0]
+    more = job("list", "--task", "task", "--limit", "2", "--before", f"ingest{newest}")
+    assert [line.split()[0] for line in more.stdout.splitlines()[1:]] == [
+        f"ingest:{newest - 1}",
+        f"ingest:{newest - 2}",
+    ]
+    assert more.stderr == f"2 more; --before ingest{newest - 2} goes on\n"
+    wrong = job("list", "--before", "yesterday", status=2).stderr
+    assert wrong == ("qwf: 'yesterday' is no place in this list: take what the page before it ends with\n")
+
+
 def test_show_has_everything(job, ingest):
     """Each column, every error with its traceback, and who did what to it."""
     job_id = fail(ingest, "bad\nline")

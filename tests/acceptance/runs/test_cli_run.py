@@ -188,6 +188,22 @@ def test_runs_are_found_by_what_they_are(qwf, conn, film):
     assert qwf("list", "--limit", "2").stderr.startswith("the newest 2;")
 
 
+def test_where_says_the_options_of_runs_in_one_text(qwf, conn):
+    """It finds and decides as the options do; a list goes on at the cursor that it names."""
+    first, second = start(conn, CHAIN, labels={"customer": "ann"}), start(conn, CHAIN)
+    (only,) = json.loads(qwf("list", "--where", "label:customer=ann status:queued", "--json").stdout)
+    assert only["id"] == str(first)
+    rest = qwf("list", "--limit", "1", "--before", str(second).replace("-", ""))
+    assert rest.stdout.splitlines()[1].split()[0] == str(first)
+    assert qwf("list", "--where", "lable:x=y", status=2).stderr == (
+        "qwf: no filter 'lable': one of workflow, label, status, poisoned, older, newer\n"
+    )
+    assert "differently" in qwf("cancel", "--where", "workflow:a", "--workflow", "b", status=2).stderr
+    assert json.loads(qwf("cancel", "--where", "label:customer=ann", "--yes", "--json").stdout) == {
+        "asked": 1
+    }
+
+
 def test_a_run_is_drawn(qwf, conn, film):
     """With what waits for an answer, and how to give it; the beginning of the id will do."""
     run = uuid.UUID(qwf("start", film, "--input", "brief=x", "--label", "customer=ann").stdout.strip())
@@ -574,7 +590,7 @@ def test_finding_runs_reads_no_documents_and_no_finished_runs(conn):
         RunFilter(poisoned=True),
     ):
         filters = wanted.where()
-        sql = listing.LINES.replace("{where}", filters.where)
+        sql = listing.COUNT.replace("{where}", filters.where)
         plan = explain(conn, "force_custom_plan", sql, filters.params | {"limit": 50})
         scanned = [node for node in plan if node.get("Relation Name") == "workflow_runs"]
         assert all(node["Node Type"] != "Seq Scan" for node in scanned), wanted

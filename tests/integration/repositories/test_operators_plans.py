@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.rows.jobs import CLEAR_WITH_WORKERS
-from support.rows.plans import explain
+from support.rows.plans import explain, rows_read
 
 from queue_workflows.repositories import audit_log
 from queue_workflows.repositories.claims import operator_verbs
@@ -83,6 +83,19 @@ def test_what_was_done(crowded: psycopg.Connection, mode: str) -> None:
         (audit_log.OF_QUEUE_LAST, {"queue": "fetch", "before": now}),
     ):
         check_by_index(crowded, mode, sql, params)
+
+
+@MODES
+def test_what_was_done_by_pages(crowded: psycopg.Connection, mode: str) -> None:
+    """A page of acts looks at a bounded number of them, and no more; of one thing at its own."""
+    asked = {"actor": "bob", "action": None, "before": 2**62, "limit": 51, "most": 1_000}
+    plan = explain(crowded, mode, audit_log.PAGE, asked)
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}
+    assert rows_read(plan, "audit_log") <= 1_000
+    of_one = asked | {"kind": "ingest job", "subject": "7", "actor": "ann"}
+    plan = explain(crowded, mode, audit_log.PAGE_OF_SUBJECT, of_one)
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}
+    assert rows_read(plan, "audit_log") <= 2
 
 
 @MODES

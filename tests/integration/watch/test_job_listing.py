@@ -16,6 +16,7 @@ from queue_workflows.engine.operate.many_jobs import Verb, decide_matching, deci
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.reports import job_listing
 from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
+from queue_workflows.repositories.reports.job_search import JobSearch
 from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family
 
 
@@ -32,7 +33,7 @@ def family_of(jobs: Jobs) -> Family:
 
 def found(jobs: Jobs, **wanted: Any) -> list[int]:
     """The ids that match, the newest first."""
-    return [line.id for line in SelectingRepository(jobs.connection).lines(JobFilter(**wanted))]
+    return [line.id for line in JobSearch(jobs.connection).page(JobFilter(**wanted)).lines]
 
 
 def fail(jobs: Jobs, message: str, kind: str = "ValueError") -> int:
@@ -73,19 +74,19 @@ def test_both_families_are_one_list(qwf_conn: psycopg.Connection) -> None:
         qwf_conn.execute(
             f"UPDATE {table} SET created_at = now() - %s * interval '1 m' WHERE id = %s", [age, job_id]
         )
-    repository = SelectingRepository(qwf_conn)
-    assert [line.name for line in repository.lines(JobFilter())] == [
+    search = JobSearch(qwf_conn)
+    assert [line.name for line in search.page(JobFilter()).lines] == [
         f"node:{third}",
         f"ingest:{second}",
         f"node:{first}",
     ]
-    assert [line.name for line in repository.lines(JobFilter(), limit=2)][1] == f"ingest:{second}"
+    assert [line.name for line in search.page(JobFilter(), limit=2).lines][1] == f"ingest:{second}"
     assert JobFilter(task="t").families() == [INGEST]
     assert JobFilter(node="n").families() == [NODE]
     with pytest.raises(PayloadError):
         JobFilter(task="t", node="n").families()
     with pytest.raises(PayloadError):
-        repository.lines(JobFilter(status=("done",)))
+        search.page(JobFilter(status=("done",)))
 
 
 def test_failures_are_grouped_by_what_they_say(jobs: Jobs) -> None:
@@ -224,7 +225,7 @@ def test_failures_are_read_by_when_they_ended(jobs: Jobs) -> None:
         f" FROM {jobs.table}, generate_series(1, 20000) AS n"
     )
     jobs.connection.execute(f"RESET session_replication_role; ANALYZE {jobs.table}")
-    sql = job_listing._written(job_listing.FAILURES, family_of(jobs))
+    sql = job_listing.written(job_listing.FAILURES, family_of(jobs))
     plan = explain(
         jobs.connection, "force_generic_plan", sql, {"since_s": 3600.0, "queue": None, "most": 50_000}
     )

@@ -29,7 +29,7 @@ STORED = {
         FROM generate_series(1, %(count)s) AS n
     """,
 }
-LOOKS = {"list": job_listing.LINES, "count": job_listing.COUNT, "page": job_listing.PAGE}
+LOOKS = {"count": job_listing.COUNT, "page": job_listing.PAGE}
 
 
 @pytest.fixture(scope="module", params=["node", "ingest"])
@@ -61,7 +61,7 @@ def test_only_failed_ones_are_read(crowded: Jobs, look: str, queue: bool, mode: 
     family = next(one for one in FAMILIES if one.name == crowded.family)
     wanted = JobFilter(status=("failed",), queue=crowded.queue if queue else None)
     filters = wanted.where(family, after=0)
-    sql = job_listing._written(look, family).replace("{where}", filters.where)
+    sql = job_listing.written(look, family).replace("{where}", filters.where)
     plan = explain(crowded.connection, mode, sql, filters.params | {"limit": 1000})
     read = [node for node in plan if node.get("Relation Name") == crowded.table]
     assert {node.get("Index Name") for node in plan if "Index Name" in node} == {f"ix_{crowded.table}_failed"}

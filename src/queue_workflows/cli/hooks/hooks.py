@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,16 +18,15 @@ from queue_workflows.cli.shared.values import mapping_in, pairs
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
-from queue_workflows.errors import ExitCode, PluginConfigError
-from queue_workflows.hooks.plugin_config import load_plugin_config
-from queue_workflows.hooks.plugins.compile import compile_hooks, setup_event
-from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
+from queue_workflows.errors import ExitCode
+from queue_workflows.hooks.plugins.compile import compile_hooks
+from queue_workflows.hooks.plugins.discovery import Hook, plugins_in
 from queue_workflows.hooks.plugins.hooks_file import DESCENDANTS, ORDERS, Descendants, Order, Setup
-from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
-from queue_workflows.hooks.plugins.providers import unknown_providers
+from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.runs.runs import StartedRun
+from queue_workflows.views.hooks.scripts import json_of, scripts_of, state_of
 
 _dir_option = click.option(
     "--dir",
@@ -75,30 +73,19 @@ def list_(
 ) -> ExitCode:
     """List the hooks of EVENT in their order, with those that set up its tree, and those of both ends."""
     places = _places(dirs)
-    set_up_by = setup_event(event, places, _setup(setup, no_setup=no_setup))
-    own = _in_order(event, places, order)
-    around = [] if set_up_by is None else _in_order(set_up_by, places, order)
-    if setup is not None and not around:
+    found = scripts_of(event, places, order=order, setup=_setup(setup, no_setup=no_setup))
+    if setup is not None and not found.is_set_up:
         raise click.UsageError(f"--setup: there are no hooks of {setup} below {', '.join(map(str, places))}")
-    # The setup's own end comes when all runs of the tree are over.
-    found = [
-        *(one for one in around if one[1].event == set_up_by),
-        *own,
-        *(one for one in around if one[1].event != set_up_by),
-    ]
-    unnumbered = (goes.unnumbered(hook) for goes, hook in found)
-    ended_at_once = order_of(event, places, order).ended_at_once(
-        [hook for _, hook in own if hook.event == event]
-    )
-    for said in (*unnumbered, *ended_at_once, *overlooked(event, places), *unknown_providers(places)):
-        if said is not None:
-            say(f"warning: {said}")
+    for said in found.warnings:
+        say(f"warning: {said}")
     if as_json:
-        print_json([_as_data(hook, goes) for goes, hook in found])
+        print_json(json_of(found))
         return ExitCode.DONE
-    rows = [[str(hook.step), hook.event, _beside(hook), hook.label, _state(hook)] for _, hook in found]
+    rows = [
+        [str(hook.step), hook.event, _beside(hook), hook.label, state_of(hook)] for _, hook in found.scripts
+    ]
     print_table(["STEP", "EVENT", "", "HOOK", "STATE"], rows)
-    if not found:
+    if not found.scripts:
         say(f"no hooks of {event} below {', '.join(map(str, places))}")
     return ExitCode.DONE
 
@@ -230,13 +217,6 @@ def _setup(event: str | None, *, no_setup: bool) -> Setup | None:
     return False if no_setup else event
 
 
-def _in_order(event: str, places: Sequence[Path], order: Order | None) -> list[tuple[HookOrder, Hook]]:
-    """The hooks of an event, then those of its end, as they go."""
-    goes = order_of(event, places, order)
-    hooks = (goes.sorted(discover_hooks(name, places)) for name in (event, f"{event}End"))
-    return [(goes, hook) for of_event in hooks for hook in of_event]
-
-
 def _named(plugins: str | None, places: Sequence[Path]) -> list[str] | None:
     """The plugins of `--plugins`; one that is not there is misspelt."""
     if plugins is None:
@@ -258,31 +238,6 @@ def _steps(text: str) -> set[int]:
     return {int(word) for word in words}
 
 
-def _state(hook: Hook) -> str:
-    """Whether its plugin is on, as far as this machine's environment says."""
-    try:
-        values = load_plugin_config(hook.path.parent).resolve({}, os.environ)
-    except PluginConfigError as wrong:
-        return f"wrong: {wrong}"
-    return "on" if values.disabled_by is None else f"off: {values.disabled_by}"
-
-
 def _beside(hook: Hook) -> str:
     """Whether it runs in the background, and what its name says of how it ends there."""
     return " ".join(["background", hook.hint or ""]).strip() if hook.is_background else ""
-
-
-def _as_data(hook: Hook, goes: HookOrder) -> dict[str, Any]:
-    return {
-        "event": hook.event,
-        "step": hook.step,
-        "order": hook.order,
-        "plugin": hook.plugin,
-        "name": hook.name,
-        "path": str(hook.path),
-        "interpreter": list(hook.interpreter),
-        "background": hook.is_background,
-        "hint": hook.hint,
-        "state": _state(hook),
-        "warning": goes.unnumbered(hook),
-    }

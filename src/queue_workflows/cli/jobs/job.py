@@ -15,27 +15,26 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
-    COUNTED,
+    before_option,
     confirm,
     deciding_options,
     json_option,
-    number_of,
     operators_connection,
     print_json,
     print_table,
     say,
-    say_if_cut,
+    say_where_it_ends,
     tell_each,
 )
-from queue_workflows.drawing.words import on_one_line, say_moment, say_span
+from queue_workflows.drawing.words import COUNTED, number_of, on_one_line, say_moment, say_span
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import (
     FAILURES_READ,
     JobFilter,
-    JobLine,
     SelectingRepository,
 )
+from queue_workflows.repositories.reports.job_search import JobLine, JobSearch
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.states import JobStatus
 from queue_workflows.views.filters.jobs import with_text
@@ -104,17 +103,18 @@ def _filter(
 @job.command("list")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@before_option
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+def list_(invocation: Invocation, /, *, limit: int, before: str | None, as_json: bool, **given: Any) -> None:
     """Show the newest jobs that match."""
     with operators_connection(invocation) as connection:
-        found = listing.job_list(connection, _filter(**given), limit=limit)
+        page = listing.job_page(connection, _filter(**given), limit=limit, before=before)
     if as_json:
-        print_json(listing.json_of(found))
-        return
-    _print_lines(found.lines)
-    say_if_cut("job", len(found.lines), limit)
+        print_json(listing.json_of(page))
+    else:
+        _print_lines(page.lines)
+    say_where_it_ends("job", page, limit, before=before, as_json=as_json)
 
 
 def _print_lines(lines: Sequence[JobLine]) -> None:
@@ -257,10 +257,9 @@ def _decide_named(
 
 def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: bool) -> int:
     """How many match, with the newest of them to look at."""
-    selecting = SelectingRepository(connection)
-    matched = selecting.count(wanted, at_most=COUNTED)
+    matched = SelectingRepository(connection).count(wanted, at_most=COUNTED)
     if not quiet:
-        _print_lines(selecting.lines(wanted, limit=5))
+        _print_lines(JobSearch(connection).page(wanted, limit=5).lines)
     return matched
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rates, say_rate, set_rate
+from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rates
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
@@ -16,12 +16,12 @@ from queue_workflows.cli.shared.operator import (
 )
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line, say_moment
-from queue_workflows.engine.limits.lane_upkeep import admit_matching
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.limits.caps import LimitRepository
-from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
+from queue_workflows.repositories.limits.overview import COUNTED, LimitLine
+from queue_workflows.views.limits.cap_changes import clear_cap, lines_of, said_of_clear, said_of_set, set_cap
 from queue_workflows.views.limits.listing import json_of, limit_json, read_limits
 from queue_workflows.views.limits.listing import limit as read_limit
+from queue_workflows.views.limits.rate_changes import said_of_rate, set_rate
 from queue_workflows.views.limits.what_if import KEYS_NAMED, KeyForecast, read_preview
 from queue_workflows.views.limits.what_if import json_of as preview_json
 
@@ -137,22 +137,17 @@ def set_(
         assert per_s is not None  # noqa: S101 - one of them is given
         with operators_connection(invocation) as connection:
             rate = set_rate(connection, key, per_s, burst, actor=actor, reason=reason)
-        print_json(rate) if as_json else say_rate(rate)
+        print_json(rate) if as_json else click.echo(said_of_rate(rate))
         return
     if dry_run:
         _preview(invocation, key, most, as_json=as_json)
         return
     with operators_connection(invocation) as connection:
-        limit_repository = LimitRepository(connection)
-        before = limit_repository.fetch(key)
-        limit_repository.set(key, most, actor=actor, reason=reason)
-        admitted = admit_matching(connection, key)
-    was = None if before is None else before.max_slots
+        change = set_cap(connection, key, most, actor=actor, reason=reason)
     if as_json:
-        print_json({"key": key, "max_slots": most, "was": was, "let_out": admitted})
+        print_json({"key": key, "max_slots": most, "was": change.was, "let_out": change.let_out})
         return
-    told = "no limit of its own" if was is None else str(was)
-    click.echo(f"{on_one_line(key)}: at most {most} at once, was {told}{_let_out(admitted)}")
+    click.echo(said_of_set(change))
 
 
 def _preview(invocation: Invocation, key: str, most: int, *, as_json: bool) -> None:
@@ -161,14 +156,8 @@ def _preview(invocation: Invocation, key: str, most: int, *, as_json: bool) -> N
     if as_json:
         print_json(preview_json(seen))
         return
-    was = "no limit of its own" if seen.was is None else str(seen.was)
-    click.echo(f"{on_one_line(key)}: would be at most {most} at once, is {was}; nothing is changed")
-    more = "+" if seen.at_least else ""
-    over, taken = seen.total("over"), seen.total("taken")
-    keeps = ", and would keep their slots" if over else ""
-    click.echo(f"{taken:,} hold it now, {over:,} of them over the new cap{keeps}")
-    begin, now = seen.total("could_begin"), seen.total("could_begin_now")
-    click.echo(f"{seen.total('waiting'):,}{more} wait, {begin:,}{more} would find room, {now:,}{more} do now")
+    for line in lines_of(seen):
+        click.echo(line)
     if key.endswith("*"):
         titles = ["KEY", "CAP", "THEN", "TAKEN", "OVER", "WAITING", "ROOM FOR"]
         print_table(titles, [_forecast(one) for one in seen.keys[:KEYS_NAMED]])
@@ -193,18 +182,15 @@ def clear(
     with operators_connection(invocation) as connection:
         if rate:
             return clear_rate(connection, key, actor=actor, reason=reason, as_json=as_json)
-        gone = LimitRepository(connection).clear(key, actor=actor, reason=reason)
-        admitted = 0 if gone is None else admit_matching(connection, key)
-        cap = LimitLineRepository(connection).of(key).max_slots
+        change = clear_cap(connection, key, actor=actor, reason=reason)
     if as_json:
-        was = None if gone is None else gone.max_slots
-        print_json({"key": key, "max_slots": cap, "was": was, "let_out": admitted})
-    elif gone is None:
-        say(f"nobody has set a limit for {on_one_line(key)}: `qwf limits list` shows what is set")
+        cap = change.max_slots
+        print_json({"key": key, "max_slots": cap, "was": change.was, "let_out": change.let_out})
+    elif change.was is None:
+        say(said_of_clear(change))
     else:
-        holds = "no limit" if cap is None else f"at most {cap}, by a pattern"
-        click.echo(f"{on_one_line(key)}: {holds}{_let_out(admitted)}")
-    return ExitCode.FAILED if gone is None else ExitCode.DONE
+        click.echo(said_of_clear(change))
+    return ExitCode.FAILED if change.was is None else ExitCode.DONE
 
 
 def _line(line: LimitLine) -> list[str]:
@@ -221,7 +207,3 @@ def _line(line: LimitLine) -> list[str]:
         line.updated_by or "-",
         line.reason or "-",
     ]
-
-
-def _let_out(admitted: int) -> str:
-    return "" if admitted == 0 else f"; {admitted} waiting {'job goes' if admitted == 1 else 'jobs go'} on"

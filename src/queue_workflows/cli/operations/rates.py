@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 import psycopg
@@ -14,13 +12,11 @@ from queue_workflows.cli.shared.operator import print_json, print_table, say
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.limits.rates import RateRepository
+from queue_workflows.views.limits.rate_changes import HOW, per_s_of, shown_rate
 from queue_workflows.views.limits.rates import blocked_s, json_of, read_rates, tokens
 
 if TYPE_CHECKING:
     from queue_workflows.models import RateLimit
-
-_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h|d))?")
 
 
 class RateType(click.ParamType[float]):
@@ -30,42 +26,10 @@ class RateType(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Tokens per second."""
-        found = _RATE.fullmatch(str(value))
-        if found is None or not float(found[1]):
-            self.fail(f"{value!r} is no rate: write 5/s, 100/min, 1000/h or 10000/d", param, ctx)
-        return float(found[1]) / _UNITS[found[2] or "s"]
-
-
-def shown_rate(per_s: float) -> str:
-    """A rate in the first unit in which it is a whole number, else in the first in which it is one."""
-    fitting = [unit for unit, seconds in _UNITS.items() if per_s * seconds >= 0.999_999]
-    whole = [unit for unit in fitting if math.isclose(per_s * _UNITS[unit], round(per_s * _UNITS[unit]))]
-    unit = (whole or fitting or ["d"])[0]
-    return f"{per_s * _UNITS[unit]:g}/{unit}"
-
-
-def set_rate(
-    connection: psycopg.Connection[Any],
-    key: str,
-    per_s: float,
-    burst: float | None,
-    *,
-    actor: str,
-    reason: str | None,
-) -> dict[str, Any]:
-    """Say how fast a key may be used; what to tell of it."""
-    rates = RateRepository(connection)
-    before = rates.fetch(key)
-    now = rates.set(key, per_s, burst, actor=actor, reason=reason)
-    was = None if before is None else {"per_s": before.tokens_per_s, "burst": before.burst}
-    return {"key": key, "per_s": now.tokens_per_s, "burst": now.burst, "was_rate": was}
-
-
-def say_rate(told: dict[str, Any]) -> None:
-    """One line."""
-    was = told["was_rate"]
-    before = "no rate of its own" if was is None else _rule(was["per_s"], was["burst"])
-    click.echo(f"{on_one_line(told['key'])}: {_rule(told['per_s'], told['burst'])}, was {before}")
+        per_s = per_s_of(str(value))
+        if per_s is None:
+            self.fail(f"{value!r} is no rate: {HOW}", param, ctx)
+        return per_s
 
 
 def clear_rate(
@@ -102,10 +66,6 @@ def list_rates(
         say("no key has a rate")
     elif not keys and len(found) == limit:
         say(f"there may be more: --after '{on_one_line(found[-1].rate_key)}'")
-
-
-def _rule(per_s: float, burst: float) -> str:
-    return f"{shown_rate(per_s)}, {burst:g} at once"
 
 
 def _line(row: RateLimit, now: datetime) -> list[str]:

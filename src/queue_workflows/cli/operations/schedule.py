@@ -22,24 +22,10 @@ from queue_workflows.drawing.words import say_moment
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.errors import ExitCode, UnknownSchedule
 from queue_workflows.repositories.schedules.schedules import ScheduleRepository, state_of
+from queue_workflows.views.schedules import listing
 
 if TYPE_CHECKING:
     from queue_workflows.models import Schedule
-
-_MOST = 10_000
-_COLUMNS = (
-    *("name", "cron", "timezone", "task_name", "queue", "args", "priority", "limit_key", "host_lock"),
-    *(
-        "catch_up",
-        "catch_up_cap",
-        "jitter_s",
-        "enabled",
-        "declared",
-        "declared_by",
-        "last_tick_at",
-        "next_tick_at",
-    ),
-)
 
 
 @click.group(no_args_is_help=True)
@@ -59,11 +45,9 @@ schedule.add_command(preview)
 def list_(invocation: Invocation, *, as_json: bool) -> None:
     """Show every schedule: its times, its job, when it ticked and when it will."""
     with operators_connection(invocation) as connection:
-        found = ScheduleRepository(connection).list(limit=_MOST)
+        found = listing.schedules(connection)
     if as_json:
-        print_json(
-            [{"state": state_of(one)} | {name: getattr(one, name) for name in _COLUMNS} for one in found]
-        )
+        print_json(listing.json_of(found))
         return
     print_table(
         ["NAME", "STATE", "CRON", "TIMEZONE", "TASK", "QUEUE", "LAST", "NEXT"], [_line(one) for one in found]
@@ -96,7 +80,7 @@ def trigger(invocation: Invocation, *, name: str, actor: str, reason: str | None
     """Enqueue the job of schedule NAME now, beside its ticks, and print which it is."""
     with operators_connection(invocation) as connection:
         schedules = ScheduleRepository(connection)
-        found = _fetched(schedules, name)
+        found = listing.schedule(connection, name)
         job = schedules.trigger(name, actor=actor, reason=reason, options=task_options(found))
     if job is None:
         raise UnknownSchedule(name)
@@ -134,7 +118,7 @@ def _switch(
     with operators_connection(invocation) as connection:
         schedules = ScheduleRepository(connection)
         for name in names:
-            _fetched(schedules, name)
+            listing.schedule(connection, name)
         for name in dict.fromkeys(names):
             changed = schedules.set_enabled(name, enabled, actor=actor, reason=reason)
             word = "on" if enabled else "paused"
@@ -148,10 +132,3 @@ def _name_what_else(connection: psycopg.Connection[Any], name: str) -> None:
     found = ScheduleRepository(connection).fetch(name)
     if found is not None and state_of(found) == "not declared":
         say(f"{name} does not tick all the same: {found.declared_by} does not declare it any more")
-
-
-def _fetched(schedules: ScheduleRepository, name: str) -> Schedule:
-    found = schedules.fetch(name)
-    if found is None:
-        raise UnknownSchedule(name)
-    return found

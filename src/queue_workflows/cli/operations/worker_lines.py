@@ -1,19 +1,14 @@
-"""A worker, a wish and a quarantined device in words: the cells and lines that several commands print."""
+"""A worker and a quarantined device in words: the cells and lines that several commands print."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from queue_workflows.drawing.words import say_moment, say_span
-from queue_workflows.repositories.workers.control import Control
+from queue_workflows.drawing.words import say_span
 from queue_workflows.repositories.workers.obedience import Obedience, Standing
-from queue_workflows.states import DesiredState
-
-if TYPE_CHECKING:
-    from queue_workflows.models import WorkerControl
+from queue_workflows.views.workers.wishes import asked_of
 
 WORKER_TITLES: Final = ["HOST", "QUEUE", "PID", "STATE", "JOB", "UP", "SEEN", "MB", "VERSION", "ASKED"]
-_WORDS: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
 _AHEAD: Final = {Obedience.PENDING: " (not heard yet)", Obedience.HEARD: " (finishing)", Obedience.OBEYED: ""}
 
 
@@ -40,23 +35,6 @@ def _wanted(one: Standing) -> str:
     if one.control is None:
         return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
     return asked_of(one.control) + _AHEAD[one.obedience()]
-
-
-def told_of(wish: WorkerControl) -> str:
-    """What is asked of which workers, on which account, until when and why; in a sentence."""
-    return f"{scope_of(wish.host_label, wish.queue)} is {asked_of(wish)}"
-
-
-def asked_of(wish: Control | WorkerControl) -> str:
-    """What is asked, on which account, until when and why."""
-    until = f" until {say_moment(wish.expires_at)}" if wish.expires_at else ""
-    why = f": {wish.reason}" if wish.reason else ""
-    return f"{_WORDS.get(DesiredState(wish.desired), 'on')} by {wish.actor}{until}{why}"
-
-
-def scope_of(host_label: str, queue: str) -> str:
-    """The host and the queue of a wish."""
-    return f"({host_label}, {queue})"
 
 
 def quarantine_of(one: Standing) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.worker_lines import WORKER_TITLES, told_of, worker_cells
+from queue_workflows.cli.operations.worker_lines import WORKER_TITLES, worker_cells
 from queue_workflows.cli.shared.operator import (
     json_option,
     operators_connection,
@@ -23,6 +23,7 @@ from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.repositories.workers.jobs_at_work import JobAtWork
 from queue_workflows.views.hosts.host import host as read_host
 from queue_workflows.views.hosts.host import json_of as host_json
+from queue_workflows.views.workers.wishes import told_of
 from queue_workflows.views.workers.worker import json_of as worker_json
 from queue_workflows.views.workers.worker import worker as read_worker
 

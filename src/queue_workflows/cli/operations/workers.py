@@ -12,10 +12,7 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operations.worker_lines import (
     WORKER_TITLES,
-    asked_of,
     quarantine_of,
-    scope_of,
-    told_of,
     worker_cells,
 )
 from queue_workflows.cli.operations.worker_preview import preview, preview_options
@@ -29,17 +26,16 @@ from queue_workflows.cli.shared.operator import (
     print_table,
     say,
 )
-from queue_workflows.config import effective_settings, is_known_queue
+from queue_workflows.config import effective_settings
 from queue_workflows.drawing.words import on_one_line, say_span
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
-from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 from queue_workflows.roles.await_workers import Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
 from queue_workflows.views.workers.listing import json_of, read_workers
+from queue_workflows.views.workers.wishes import ask_workers, told_of
 
 
 class _Verb(click.Command):
@@ -204,40 +200,26 @@ def ask(
     timeout: float,
 ) -> ExitCode:
     """Ask workers for something, say what became of it, and wait for it if that was said too."""
-    stale_s, place = effective_settings().stale_heartbeat_s, scope_of(host, queue)
+    stale_s = effective_settings().stale_heartbeat_s
     with operators_connection(invocation) as connection:
-        control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
-        if desired is DesiredState.ON:
-            cleared = control.clear(host, queue, actor=actor, reason=reason)
-            version = cleared.version if cleared else control.version()
-            retried = QuarantineRepository(connection).clear(host, queue, actor=actor, reason=reason)
-            if cleared or not retried:
-                click.echo(f"{place} is on" if cleared else f"{place}: nothing was asked of it")
-            for one in retried:
-                click.echo(
-                    on_one_line(f"{one.device} of {one.host_label} is tried again; it was: {one.reason}")
-                )
-        else:
-            changed = control.set(host, queue, desired, actor=actor, reason=reason, expires_in=lasting)
-            version = changed.version
-            click.echo(told_of(changed))
-        _name_others(control, host, queue, desired)
-        if not is_known_queue(queue) and not beats.standing("*", queue):
-            say(f"there is no queue {queue!r} that this configuration or any worker knows: is it spelled so?")
-        if not any(one.age_s <= stale_s for one in beats.standing(host, queue)):
-            later = "" if desired is DesiredState.ON else "; it holds for those that start"
-            say(f"no worker is heard of there now{later}")
-        elif wait:
-            return _wait(lambda: beats.standing(host, queue), version, stale_s, timeout)
+        asked = ask_workers(
+            connection,
+            desired,
+            host=host,
+            queue=queue,
+            lasting=lasting,
+            actor=actor,
+            reason=reason,
+            stale_s=stale_s,
+        )
+        for line in asked.told:
+            click.echo(line)
+        for remark in asked.remarks:
+            say(remark)
+        if wait and asked.is_heard:
+            beats = HeartbeatRepository(connection)
+            return _wait(lambda: beats.standing(host, queue), asked.version, stale_s, timeout)
     return ExitCode.DONE
-
-
-def _name_others(control: WorkerControlRepository, host: str, queue: str, desired: DesiredState) -> None:
-    """What else holds there: after `on` it still blocks, else it is stricter or lasts longer."""
-    for other in control.blocking(host, queue):
-        if (other.host_label, other.queue) != (host, queue):
-            still = "still blocks" if desired is DesiredState.ON else "holds as well"
-            click.echo(f"{scope_of(other.host_label, other.queue)} {still}: {asked_of(other)}")
 
 
 def _wait(look: Callable[[], Sequence[Standing]], version: int, stale_s: float, timeout_s: float) -> ExitCode:

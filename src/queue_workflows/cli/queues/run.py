@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.workers import told_of
+from queue_workflows.cli.operations.worker_lines import told_of
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
 from queue_workflows.cli.shared.logs import log_to_stderr

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.worker_lines import told_of
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     json_option,
@@ -26,6 +25,7 @@ from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import JobStatus, WorkerState
 from queue_workflows.views.json_values import plain
+from queue_workflows.views.workers.wishes import told_of
 
 
 @click.command()

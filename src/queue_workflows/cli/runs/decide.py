@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any
 
 import click
 import psycopg
@@ -13,36 +13,41 @@ import psycopg
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.runs.listing import filter_of, filter_options, print_lines
 from queue_workflows.cli.shared.operator import (
-    COUNTED,
     audit_options,
     confirm,
     deciding_options,
     json_option,
-    number_of,
     operators_connection,
     print_json,
     say,
     tell_each,
 )
 from queue_workflows.cli.shared.run_names import run_named, runs_named
+from queue_workflows.drawing.words import COUNTED, number_of
 from queue_workflows.engine.operate.many_runs import (
     Refusal,
     cancel_matching,
-    cancel_named,
     pages_of,
     retry_each,
 )
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.errors import ExitCode, UnknownRun
-from queue_workflows.repositories.jobs.hooks import ANY_HOST, HookJobRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
-from queue_workflows.repositories.runs.overview import OverviewRepository
+from queue_workflows.repositories.runs.run_search import RunSearch
 from queue_workflows.states import RUN_TERMINAL, RunStatus
-
-_OPEN: Final = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
-_NAMED: Final = 20
+from queue_workflows.views.runs import decisions as decided
+from queue_workflows.views.runs.decisions import (
+    OPEN,
+    foretell_cancel,
+    said_of_retry,
+    said_of_unpin,
+    said_of_unpoison,
+    setup_remark,
+    statuses,
+)
 
 
 def _checked(
@@ -81,7 +86,7 @@ def cancel(
 
     What waits is over, what runs is asked to stop, and nothing starts any more.
     """
-    wanted = _checked("cancelled", names, given, _OPEN, _OPEN)
+    wanted = _checked("cancelled", names, given, OPEN, OPEN)
     by: dict[str, Any] = {"actor": actor, "reason": reason}
     if node is not None and (len(names) != 1 or dry_run):
         raise click.UsageError("--node goes with one RUN, and without --dry-run")
@@ -124,24 +129,9 @@ def _cancel_named(
     dry_run: bool,
     as_json: bool,
 ) -> ExitCode:
-    was = _statuses(connection, runs) if dry_run else cancel_named(connection, runs, **by)
-    word = "would be asked to stop" if dry_run else "asked to stop"
-    answers = {
-        str(run_id): f"not cancelled, it is {was[run_id]}" if was[run_id] in RUN_TERMINAL else word
-        for run_id in runs
-    }
-    tell_each(answers, as_json=as_json)
-    is_all = not any(status in RUN_TERMINAL for status in was.values())
-    return ExitCode.DONE if dry_run or is_all else ExitCode.FAILED
-
-
-def _statuses(connection: psycopg.Connection[Any], runs: list[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """How each stands; one that is not there is a mistake, before any is touched."""
-    found = {run_id: OverviewRepository(connection).run(run_id) for run_id in runs}
-    for run_id, facts in found.items():
-        if facts is None:
-            raise UnknownRun(run_id)
-    return {run_id: facts.status for run_id, facts in found.items() if facts is not None}
+    told = foretell_cancel(connection, runs) if dry_run else decided.cancel(connection, runs, **by)
+    tell_each({str(run_id): answer for run_id, answer in told.answers.items()}, as_json=as_json)
+    return ExitCode.DONE if dry_run or told.is_all else ExitCode.FAILED
 
 
 @click.command()
@@ -171,7 +161,7 @@ def retry(
     with operators_connection(invocation) as connection:
         if wanted is None:
             runs = runs_named(connection, names)
-            _statuses(connection, runs)
+            statuses(connection, runs)
             answers += retry_each(connection, runs, **how)
         else:
             matched = _preview(connection, wanted, quiet=as_json)
@@ -194,30 +184,11 @@ def _tell_retries(answers: Sequence[RunRetry | Refusal], *, dry_run: bool, as_js
         print_json(told)
         return
     for one in answers:
-        said = f"not retried: {one.why}" if isinstance(one, Refusal) else _plan(one, dry_run)
-        click.echo(f"{one.run_id}: {said}")
-        if isinstance(one, RunRetry) and one.setup_over is not None:
-            root = one.setup_over
-            say(f"its tree was set up by run {root}, which is over: its hooks find nothing of that any more")
+        click.echo(f"{one.run_id}: {said_of_retry(one, dry_run=dry_run)}")
+        if (remark := setup_remark(one)) is not None:
+            say(remark)
     if not answers:
         say("no runs match")
-
-
-def _plan(retry: RunRetry, dry_run: bool) -> str:
-    """In a line: what runs again, what is kept, and of lists how much."""
-    again = [
-        node + (f" (keeps {retry.elements_kept[node]:,} elements)" if node in retry.elements_kept else "")
-        for node in retry.again
-    ]
-    if not again:
-        return f"{'would put' if dry_run else 'puts'} its outputs together again"
-    kept = f"; keeps {_listed(retry.kept)}" if retry.kept else ""
-    return f"{'would run' if dry_run else 'runs'} again {_listed(again)}{kept}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 @click.command()
@@ -231,9 +202,9 @@ def unpoison(
     """Have events of RUNs that were given up tried again; `qwf run show` has their errors."""
     with operators_connection(invocation) as connection:
         runs = runs_named(connection, names)
-        _statuses(connection, runs)
+        statuses(connection, runs)
         freed = DispatchEventRepository(connection).unpoison(runs, actor=actor, reason=reason)
-    answers = {str(run_id): _events(freed.get(run_id, 0)) for run_id in runs}
+    answers = {str(run_id): said_of_unpoison(freed.get(run_id, 0)) for run_id in runs}
     if as_json:
         print_json({str(run_id): freed.get(run_id, 0) for run_id in runs})
     else:
@@ -264,27 +235,15 @@ def unpin(
     if as_json:
         print_json(hosts)
     else:
-        tell_each({name: _freed(host) for name, host in hosts.items()}, as_json=False)
+        tell_each({name: said_of_unpin(host) for name, host in hosts.items()}, as_json=False)
     return ExitCode.DONE if all(hosts.values()) else ExitCode.FAILED
-
-
-def _freed(host: str | None) -> str:
-    if host is not None and host.startswith(ANY_HOST):
-        return "its shared directory is forgotten: the next hook begins another"
-    return f"no longer {host}'s: the next worker that claims from it has it" if host else "was no host's"
-
-
-def _events(count: int) -> str:
-    if not count:
-        return "nothing was poisoned"
-    return "1 event is tried again" if count == 1 else f"{count:,} events are tried again"
 
 
 def _preview(connection: psycopg.Connection[Any], wanted: RunFilter, *, quiet: bool) -> int:
     """How many match, with the newest of them to look at."""
     runs = RunLinesRepository(connection)
     if not quiet:
-        print_lines(runs.lines(wanted, limit=5))
+        print_lines(RunSearch(connection).page(wanted, limit=5).lines)
     return runs.count(wanted, at_most=COUNTED)
 
 

@@ -10,11 +10,12 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
+    before_option,
     json_option,
     operators_connection,
     print_json,
     print_table,
-    say_if_cut,
+    say_where_it_ends,
 )
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import pairs
@@ -22,7 +23,8 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.run import MOST_ROWS, draw, say_time
 from queue_workflows.drawing.terminal import stdout_terminal
 from queue_workflows.drawing.words import on_one_line, say_labels, say_moment
-from queue_workflows.repositories.runs.listing import RunFilter, RunLine
+from queue_workflows.repositories.runs.listing import RunFilter
+from queue_workflows.repositories.runs.run_search import RunLine
 from queue_workflows.states import RunStatus
 from queue_workflows.views.filters.runs import with_text
 from queue_workflows.views.runs import listing as run_list
@@ -74,17 +76,18 @@ def filter_of(
 @click.command("list")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@before_option
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+def list_(invocation: Invocation, /, *, limit: int, before: str | None, as_json: bool, **given: Any) -> None:
     """Show the newest runs that match."""
     with operators_connection(invocation) as connection:
-        lines = run_list.runs(connection, filter_of(**given), limit=limit)
+        page = run_list.run_page(connection, filter_of(**given), limit=limit, before=before)
     if as_json:
-        print_json(run_list.json_of(lines))
-        return
-    print_lines(lines)
-    say_if_cut("run", len(lines), limit)
+        print_json(run_list.json_of(page))
+    else:
+        print_lines(page.lines)
+    say_where_it_ends("run", page, limit, before=before, as_json=as_json)
 
 
 def print_lines(lines: Sequence[RunLine]) -> None:

@@ -9,16 +9,19 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import psycopg
 
 from queue_workflows.cli import Invocation
-from queue_workflows.drawing.words import on_one_line
+from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.views.json_values import plain
 
-COUNTED: Final = 100_000
+if TYPE_CHECKING:
+    from queue_workflows.repositories.reports.job_search import JobPage
+    from queue_workflows.repositories.runs.run_search import RunPage
+
 _ALONE: Final = "nobody is there to be asked: say --yes, or --dry-run to see what it would be"
 
 
@@ -50,6 +53,13 @@ def schema_refusal(invocation: Invocation) -> str | None:
     except SchemaAhead as refused:
         return str(refused)
     return None
+
+
+def before_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Lists go on where one ended."""
+    return click.option(
+        "--before", metavar="CURSOR", help="Go on where a list ended, at the cursor that it names."
+    )(command)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,19 +126,22 @@ def confirm(question: str, *, yes: bool, alone: str = _ALONE) -> bool:
     return is_agreed
 
 
-def say_if_cut(thing: str, shown: int, limit: int) -> None:
-    """Say of a list that shows the newest first that nothing matches, or that there may be more."""
-    if not shown:
+def say_where_it_ends(
+    thing: str, page: JobPage | RunPage, limit: int, *, before: str | None, as_json: bool
+) -> None:
+    """Say of a list that shows the newest first that nothing matches, or how to see what may follow."""
+    shown = len(page.lines)
+    if page.searched_back_to is not None:
+        since = say_moment(page.searched_back_to)
+        say(f"searched back to {since}; --before {page.cursor} searches further")
+    elif as_json:
+        return
+    elif not shown:
         say(f"no {thing} matches")
-    elif shown == limit:
+    elif shown == limit and before is None:
         say(f"the newest {limit}; --limit shows more")
-
-
-def number_of(thing: str, count: int) -> str:
-    """So many jobs or runs, which are counted up to `COUNTED`."""
-    if count >= COUNTED:
-        return f"{COUNTED:,} or more {thing}s"
-    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s" if count else f"no {thing}s"
+    elif shown == limit and page.cursor is not None:
+        say(f"{limit} more; --before {page.cursor} goes on")
 
 
 def tell_each(answers: Mapping[str, str], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of both families by what operators look for: lists, counts, groups of failures, pages to act on."""
+"""Jobs of both families by what operators look for: filters, counts, groups of failures, pages to act on."""
 
 from __future__ import annotations
 
@@ -16,25 +16,17 @@ from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters
 from queue_workflows.states import JobStatus
 
 # What both families can say of themselves; the title is what a person calls the job.
-_TITLES: Final = {
+TITLES: Final = {
     INGEST.name: ("task_name", "NULL::uuid"),
     NODE.name: ("node_id || CASE WHEN map_index < 0 THEN '' ELSE '[' || map_index || ']' END", "run_id"),
 }
-_ERROR: Final = "COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', '')"
+ERROR: Final = "COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', '')"
 # Errors that differ in nothing but ids and numbers are one: words of hexadecimal digits first, then numbers.
 NORMALISED: Final = (
     r"regexp_replace(regexp_replace("
     r"COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', ''), "
     r"'\y0x[0-9a-f]+\y|\y(?=[0-9a-f-]*[0-9])[0-9a-f-]{6,}\y', '#', 'gi'), '[0-9]+([.,:][0-9]+)*', '#', 'g')"
 )
-LINES: Final = """
-SELECT '{family}', id, status, queue, {title}, {run}, priority, generation, attempt, failures, max_attempts,
-    crash_count, suspect, hold_reason, hold_key, claimed_by, created_at, run_at, started_at, finished_at,
-    CASE WHEN errors <> '[]' THEN {error} END
-FROM {table}{where}
-ORDER BY id DESC
-LIMIT %(limit)s::bigint
-"""
 COUNT: Final = "SELECT count(*) FROM (SELECT FROM {table}{where} LIMIT %(limit)s::bigint) AS counted"
 LAST_ID: Final = "SELECT COALESCE(max(id), 0) FROM {table}"
 # In the order of ids, as every statement that locks several rows: a statement that has one of them locked is
@@ -120,13 +112,10 @@ class JobFilter:
         filters.add("%(node)s::text IN (node_id, node_module)", node=self.node)
         filters.add("run_id = %(run_id)s::uuid", run_id=self.run_id)
         filters.add("claimed_by = %(worker)s::text", worker=self.worker)
-        filters.add(
-            "errors <> '[]' AND (strpos(lower({error}), lower(%(error)s::text)) > 0"
-            " OR {normalised} = %(error)s::text)".replace("{error}", _ERROR).replace(
-                "{normalised}", NORMALISED
-            ),
-            error=self.error,
-        )
+        contains = f"strpos(lower({ERROR}), lower(%(error)s::text)) > 0"
+        # A text without the mark of an id or number is a group's text only where it is an error's own.
+        is_one = f" OR {NORMALISED} = %(error)s::text" if self.error is not None and "#" in self.error else ""
+        filters.add(f"errors <> '[]' AND ({contains}{is_one})", error=self.error)
         for name, sign in (("older_than_s", "<="), ("newer_than_s", ">=")):
             seconds = check.seconds_or_none(name, getattr(self, name))
             ago = f"statement_timestamp() - make_interval(secs => %({name})s::float8)"
@@ -139,38 +128,6 @@ class JobFilter:
             filters.always(_GOES_ON)
         filters.add("id > %(after)s::bigint", after=after)
         return filters
-
-
-@dataclass(frozen=True, slots=True)
-class JobLine:
-    """A job as a line of a list."""
-
-    family: str
-    id: int
-    status: str
-    queue: str
-    title: str
-    run_id: uuid.UUID | None
-    priority: int
-    generation: int
-    attempt: int
-    failures: int
-    max_attempts: int
-    crash_count: int
-    suspect: bool
-    hold_reason: str | None
-    hold_key: str | None
-    claimed_by: str | None
-    created_at: datetime
-    run_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    error: str | None
-
-    @property
-    def name(self) -> str:
-        """The job as commands take it."""
-        return f"{self.family}:{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,20 +150,13 @@ class SelectingRepository:
     def __init__(self, conn: Handle) -> None:
         self._conn = conn
 
-    def lines(self, wanted: JobFilter, *, limit: int = 50) -> list[JobLine]:
-        """The newest jobs that match, of both families."""
-        found = [
-            JobLine(*row) for family in wanted.families() for row in self._page(LINES, family, wanted, limit)
-        ]
-        return sorted(found, key=lambda line: (line.created_at, line.id), reverse=True)[:limit]
-
     def count(self, wanted: JobFilter, *, at_most: int) -> int:
         """How many match; counting stops at `at_most` in each family."""
         return sum(self._page(COUNT, family, wanted, at_most)[0][0] for family in wanted.families())
 
     def last_id(self, family: Family) -> int:
         """The newest id of a family; 0 where there is none."""
-        return int(Statements(self._conn, family.table).rows(_written(LAST_ID, family), {})[0][0])
+        return int(Statements(self._conn, family.table).rows(written(LAST_ID, family), {})[0][0])
 
     def lock_page(self, family: Family, wanted: JobFilter, *, after: int, limit: int) -> list[int]:
         """The next ids that match, their rows locked until the caller's transaction ends."""
@@ -225,7 +175,7 @@ class SelectingRepository:
         found = [
             Failures(*row)
             for family in FAMILIES
-            for row in Statements(self._conn, family.table).rows(_written(FAILURES, family), params)
+            for row in Statements(self._conn, family.table).rows(written(FAILURES, family), params)
         ]
         return sorted(found, key=lambda group: (-group.count, -group.last_at.timestamp()))
 
@@ -233,19 +183,20 @@ class SelectingRepository:
         self, template: str, family: Family, wanted: JobFilter, limit: int, *, after: int | None = None
     ) -> Any:
         filters = wanted.where(family, after=after)
-        sql = _written(template, family).replace("{where}", filters.where)
+        sql = written(template, family).replace("{where}", filters.where)
         params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}
         return Statements(self._conn, family.table).rows(sql, params)
 
 
-def _written(template: str, family: Family) -> str:
-    title, run = _TITLES[family.name]
+def written(template: str, family: Family) -> str:
+    """A statement for one family, with its names and what is read of its errors."""
+    title, run = TITLES[family.name]
     known: Mapping[str, str] = {
         "family": family.name,
         "table": family.table,
         "title": title,
         "run": run,
-        "error": _ERROR,
+        "error": ERROR,
         "normalised": NORMALISED,
     }
     for mark, fragment in known.items():

@@ -37,7 +37,7 @@ CROSS JOIN LATERAL (
 ) AS counted
 WHERE wanted.model IS NOT NULL
 """.replace("{here}", _HERE)
-# By the index of holds, whose keys are the models.
+# By the index of holds, in which the models are the keys.
 HELD: Final = """
 SELECT hold_key, count(*) FROM (
     SELECT hold_key FROM workflow_node_jobs

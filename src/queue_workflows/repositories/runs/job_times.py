@@ -12,7 +12,8 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
-# of_run: no more jobs than that, by the index of their nodes. Of their errors only the attempt, the worker and the moment.
+# of_run: no more jobs than that, by the index of their nodes. Of their errors the attempt, the worker and the
+# moment alone.
 TIMES: Final = """
 WITH of_run AS MATERIALIZED (
     SELECT id, node_id, map_index, kind, queue, status, attempt, claimed_by, hold_reason, hold_key,

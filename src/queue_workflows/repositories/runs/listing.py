@@ -1,12 +1,10 @@
-"""Runs by what operators look for: lists, counts, pages to act on; never their documents."""
+"""Runs by what operators look for: filters, counts, pages to act on; never their documents."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import Any, Final
 
 from queue_workflows.repositories.sql import checks as check
@@ -14,17 +12,6 @@ from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters
 from queue_workflows.states import RunStatus
 
-LINES: Final = """
-SELECT id, workflow_name, status, mode, priority, nodes_left, nodes_active, nodes_failed, labels::text,
-    statement_timestamp(), created_at, started_at, finished_at, error::text, cancel_requested_at,
-    cancel_reason, parent_run_id, dedupe_key, hold_reason, EXISTS (
-        SELECT FROM workflow_dispatch_events AS event
-        WHERE event.run_id = workflow_runs.id AND event.poisoned_at IS NOT NULL
-    )
-FROM workflow_runs{where}
-ORDER BY id DESC
-LIMIT %(limit)s::bigint
-"""
 COUNT: Final = "SELECT count(*) FROM (SELECT FROM workflow_runs{where} LIMIT %(limit)s::bigint) AS counted"
 PAGE: Final = "SELECT id FROM workflow_runs{where} ORDER BY id LIMIT %(limit)s::bigint"
 LAST_ID: Final = "SELECT id FROM workflow_runs ORDER BY id DESC LIMIT 1"
@@ -33,7 +20,7 @@ NAMED: Final = """
 SELECT id FROM workflow_runs WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid ORDER BY id LIMIT 3
 """
 # Through the index of poisoned events, of which there are few.
-_POISONED: Final = "id IN (SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL)"
+POISONED: Final = "id IN (SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +52,7 @@ class RunFilter:
         labels = check.PayloadLimits().json_object("labels", dict(self.labels)) if self.labels else None
         filters.add("labels @> %(labels)s::jsonb", labels=labels)
         if self.poisoned:
-            filters.always(_POISONED)
+            filters.always(POISONED)
         for name, sign in (("older_than_s", "<="), ("newer_than_s", ">=")):
             seconds = check.seconds_or_none(name, getattr(self, name))
             ago = f"statement_timestamp() - make_interval(secs => %({name})s::float8)"
@@ -75,41 +62,11 @@ class RunFilter:
         return filters
 
 
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """A run as a line of a list; `at` is the database's clock."""
-
-    id: uuid.UUID
-    workflow: str
-    status: str
-    mode: str
-    priority: int
-    nodes_left: int
-    nodes_active: int
-    nodes_failed: int
-    labels: dict[str, Any]
-    at: datetime
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    error: dict[str, Any] | None
-    cancel_requested_at: datetime | None
-    cancel_reason: str | None
-    parent_run_id: uuid.UUID | None
-    dedupe_key: str | None
-    hold_reason: str | None
-    poisoned: bool
-
-
 class RunLinesRepository:
     """Finds runs on the caller's connection; changes nothing."""
 
     def __init__(self, conn: Handle) -> None:
         self._sql = Statements(conn, "workflow_runs")
-
-    def lines(self, wanted: RunFilter, *, limit: int = 50) -> list[RunLine]:
-        """The newest runs that match."""
-        return [_line(row) for row in self._page(LINES, wanted.where(), limit)]
 
     def count(self, wanted: RunFilter, *, at_most: int) -> int:
         """How many match; counting stops at `at_most`."""
@@ -134,12 +91,3 @@ class RunLinesRepository:
     def _page(self, template: str, filters: Filters, limit: int) -> Any:
         params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}
         return self._sql.rows(template.replace("{where}", filters.where), params)
-
-
-def _line(row: Any) -> RunLine:
-    values = list(row)
-    names = [one.name for one in fields(RunLine)]
-    for name in ("labels", "error"):
-        place = names.index(name)
-        values[place] = None if values[place] is None else json.loads(values[place])
-    return RunLine(*values)

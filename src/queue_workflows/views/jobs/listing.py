@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.repositories.reports.job_listing import JobFilter, JobLine, SelectingRepository
+from queue_workflows.repositories.reports.job_listing import JobFilter
+from queue_workflows.repositories.reports.job_search import JobPage, JobSearch
 from queue_workflows.views.filters.jobs import text_of
 
 LINES: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class JobList:
-    """A page of jobs, the newest first."""
-
-    lines: Sequence[JobLine]
-
-
-def job_list(connection: psycopg.Connection[Any], wanted: JobFilter, *, limit: int = LINES) -> JobList:
-    """The newest jobs that match."""
-    return JobList(SelectingRepository(connection).lines(wanted, limit=limit))
+def job_page(
+    connection: psycopg.Connection[Any], wanted: JobFilter, *, limit: int = LINES, before: str | None = None
+) -> JobPage:
+    """The newest jobs that match, or the next ones from the cursor of a page on."""
+    return JobSearch(connection).page(wanted, limit=limit, before=before)
 
 
-def json_of(found: JobList) -> list[dict[str, Any]]:
+def json_of(page: JobPage) -> list[dict[str, Any]]:
     """What `qwf job list --json` prints."""
-    return [{"job": line.name} | asdict(line) for line in found.lines]
+    return [{"job": line.name} | asdict(line) for line in page.lines]
 
 
-def command_of(wanted: JobFilter, *, limit: int = LINES) -> str:
-    """The command that shows the list."""
+def command_of(wanted: JobFilter, *, limit: int = LINES, before: str | None = None) -> str:
+    """The command that shows the page."""
     words = ["qwf", "job", "list"]
     if text := text_of(wanted):
         words += ["--where", text]
-    return shlex.join(words if limit == LINES else [*words, "--limit", str(limit)])
+    if limit != LINES:
+        words += ["--limit", str(limit)]
+    return shlex.join(words if before is None else [*words, "--before", before])

@@ -81,6 +81,8 @@ class Preview:
     # None where counting would have taken too long.
     count: int | None = 1
     is_capped: bool = False
+    # The question that somebody's answer is for.
+    text: str = ""
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""

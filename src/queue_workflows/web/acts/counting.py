@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from queue_workflows.drawing.words import number_of
 from queue_workflows.web.database.readers import within
 
 T = TypeVar("T")
 
-MOST_COUNTED: Final = 100_000
 WITHIN_MS: Final = 300
 NOT_COUNTED: Final = "They are too many to be counted while you wait, or rare among very many."
 
@@ -28,11 +28,7 @@ def first(connection: psycopg.Connection[Any], look: Callable[[], Sequence[T]]) 
 
 def say_count(thing: str, count: int | None) -> str:
     """So many of a thing, as a headline says it."""
-    if count is None:
-        return f"all {thing}s that match"
-    if count >= MOST_COUNTED:
-        return f"{MOST_COUNTED:,}+ {thing}s"
-    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s" if count else f"no {thing}"
+    return f"all {thing}s that match" if count is None else number_of(thing, count)
 
 
 def _if_soon(connection: psycopg.Connection[Any], look: Callable[[], T]) -> T | None:

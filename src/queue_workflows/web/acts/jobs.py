@@ -10,19 +10,21 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.drawing.words import COUNTED
 from queue_workflows.engine.operate.many_jobs import Verb, decide_matching
 from queue_workflows.errors import FilterRefused, PayloadError
-from queue_workflows.repositories.reports.job_listing import JobFilter, JobLine, SelectingRepository
+from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
+from queue_workflows.repositories.reports.job_search import JobLine
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.settings import Settings
 from queue_workflows.views.filters.jobs import job_filter, text_of
 from queue_workflows.views.jobs.decisions import BECAME, DONE, applies, decide, foretell, meant
-from queue_workflows.views.jobs.listing import job_list
+from queue_workflows.views.jobs.listing import job_page
 from queue_workflows.views.jobs.names import name_of
 from queue_workflows.web.acts.act import SHOWN_FIRST, Act, Asked, By, Done, Line, Preview
-from queue_workflows.web.acts.counting import MOST_COUNTED, NOT_COUNTED, counted, first, say_count
+from queue_workflows.web.acts.counting import NOT_COUNTED, counted, first, say_count
 from queue_workflows.web.acts.last_said import with_last
-from queue_workflows.web.pages.page import href
+from queue_workflows.web.page import href
 
 Connection = psycopg.Connection[Any]
 _LABELS: Final = {Verb.CANCEL: "Cancel", Verb.RETRY: "Retry"}
@@ -112,16 +114,16 @@ def _by_filter(connection: Connection, verb: Verb, asked: Asked) -> Preview:
     count, notes = matched, []
     if matched is None:
         notes.append(NOT_COUNTED)
-    elif verb is Verb.RETRY and matched < MOST_COUNTED:
+    elif verb is Verb.RETRY and matched < COUNTED:
         going_on = _count(connection, replace(wanted, goes_on=True))
         if going_on is not None and going_on < matched:
             count = going_on
             notes.append(f"{say_count('job', matched - going_on)} would be {BECAME['run_over']}")
-    lines = first(connection, lambda: job_list(connection, wanted, limit=SHOWN_FIRST).lines)
+    lines = first(connection, lambda: job_page(connection, wanted, limit=SHOWN_FIRST).lines)
     return Preview(
         headline=f"{_LABELS[verb]} {say_count('job', count)}",
         count=count,
-        is_capped=count is not None and count >= MOST_COUNTED,
+        is_capped=count is not None and count >= COUNTED,
         lines=tuple(_line(line.name, _said(line)) for line in lines),
         notes=tuple(notes),
         command=_command(verb, asked),
@@ -131,7 +133,7 @@ def _by_filter(connection: Connection, verb: Verb, asked: Asked) -> Preview:
 
 def _count(connection: Connection, wanted: JobFilter) -> int | None:
     selecting = SelectingRepository(connection)
-    return counted(connection, lambda: selecting.count(wanted, at_most=MOST_COUNTED))
+    return counted(connection, lambda: selecting.count(wanted, at_most=COUNTED))
 
 
 def _said(line: JobLine) -> str:

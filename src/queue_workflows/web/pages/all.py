@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from queue_workflows.web.page import Address
 from queue_workflows.web.pages import jobs, limits, runs, workers
-from queue_workflows.web.pages.page import Address
 
 ADDRESSES: Final = (
     Address("/jobs", jobs.jobs, "jobs"),

@@ -11,7 +11,7 @@ from queue_workflows.repositories.reports.explain_job import ExplainingRepositor
 from queue_workflows.repositories.runs.listing import RunLinesRepository
 from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.repositories.sql.families import named_job
-from queue_workflows.web.pages.page import href
+from queue_workflows.web.page import href
 
 
 def place_of(conn: psycopg.Connection[Any], wanted: str) -> str:

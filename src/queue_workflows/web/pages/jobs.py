@@ -14,8 +14,8 @@ from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
+from queue_workflows.web.page import ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.page import ROWS, Look, Shown, href
 from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Shown on their own, or by what is made of them.
@@ -26,18 +26,18 @@ def jobs(look: Look) -> Shown:
     """The newest jobs that match, as far back as one look reaches."""
     wanted, limit = job_filter(look.word("q")), look.number("limit", ROWS)
     before = look.word("before") or None
-    found = listing.job_list(look.conn, wanted, limit=limit)
+    found = listing.job_page(look.conn, wanted, limit=limit, before=before)
     text = text_of(wanted)
     return Shown(
         title="Jobs",
         template="jobs.html",
-        command=listing.command_of(wanted, limit=limit),
+        command=listing.command_of(wanted, limit=limit, before=before),
         data={
             "found": found,
             "q": text,
             "keys": KEYS,
             "chips": status_chips(look.prefix + "/jobs", text, STATUSES),
-            "further": None,
+            "further": href(look.prefix + "/jobs", q=text, before=found.cursor, limit=look.word("limit")),
             "is_first": before is None,
         },
         json=listing.json_of(found),

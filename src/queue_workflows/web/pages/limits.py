@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_workflows.views.limits import listing, rates
-from queue_workflows.web.pages.page import Look, Shown
+from queue_workflows.web.page import Look, Shown
 
 
 def limits(look: Look) -> Shown:

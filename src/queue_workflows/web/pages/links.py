@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 from queue_workflows.engine.explain.history import Reason
-from queue_workflows.web.pages.page import href
+from queue_workflows.web.page import href
 
 
 @dataclass(frozen=True)

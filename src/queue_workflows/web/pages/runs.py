@@ -10,9 +10,9 @@ from queue_workflows.states import RUN_TERMINAL, JobStatus
 from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
 from queue_workflows.views.hooks import records
 from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
-from queue_workflows.web.pages.jobs import named_run
+from queue_workflows.web.page import ROWS, Look, Shown, href
+from queue_workflows.web.pages.jobs import named_run, status_chips
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.page import ROWS, Look, Shown, href
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
 VIEWS = ("graph", "timeline", "nodes", "records")
@@ -21,22 +21,23 @@ VIEWS = ("graph", "timeline", "nodes", "records")
 def runs(look: Look) -> Shown:
     """The newest runs that match."""
     wanted, limit = run_filter(look.word("q")), look.number("limit", ROWS)
-    lines = listing.runs(look.conn, wanted, limit=limit)
+    before = look.word("before") or None
+    found = listing.run_page(look.conn, wanted, limit=limit, before=before)
     text = text_of(wanted)
     return Shown(
         title="Runs",
         template="runs.html",
-        command=listing.command_of(wanted, limit=limit),
+        command=listing.command_of(wanted, limit=limit, before=before),
         data={
-            "lines": lines,
+            "found": found,
             "q": text,
             "keys": KEYS,
             "statuses": STATUSES,
-            "further": None,
-            "searched": None,
-            "chips": _chips(look.prefix, text),
+            "further": href(look.prefix + "/runs", q=text, before=found.cursor, limit=look.word("limit")),
+            "chips": status_chips(look.prefix + "/runs", text, STATUSES),
         },
-        json=listing.json_of(lines),
+        json=listing.json_of(found),
+        is_live=before is None,
     )
 
 

@@ -6,7 +6,7 @@ from queue_workflows.views import models as models_view
 from queue_workflows.views.hosts import hardware as hardware_view
 from queue_workflows.views.hosts import host as host_view
 from queue_workflows.views.workers import listing, worker
-from queue_workflows.web.pages.page import Look, Shown
+from queue_workflows.web.page import Look, Shown
 from queue_workflows.web.rendering.pictures import model_map_picture
 
 

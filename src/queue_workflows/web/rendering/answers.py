@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from queue_workflows.views.json_values import plain
-from queue_workflows.web.pages.page import Shown
+from queue_workflows.web.page import Shown
 from queue_workflows.web.rendering.refusals import Refusal
 from queue_workflows.web.rendering.templates import Frame, render
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from queue_workflows.drawing.words import say_span
-from queue_workflows.web.pages.page import href
+from queue_workflows.web.page import href
 from queue_workflows.web.rendering import marks
 from queue_workflows.web.rendering.hostile_text import block, in_line
 from queue_workflows.web.rendering.texts import SECTIONS

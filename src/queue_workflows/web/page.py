@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import psycopg
 
@@ -80,6 +80,11 @@ class Address:
     show: Callable[[Look], Shown]
     section: str
     has_json: bool = True
+
+
+def part(text: str) -> str:
+    """A name as one part of an address."""
+    return quote(text, safe=":@")
 
 
 def href(path: str, **words: Any) -> str:

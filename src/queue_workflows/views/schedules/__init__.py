@@ -1,0 +1,1 @@
+"""Schedules as an operator sees them: all there are, and when one ticks next."""
