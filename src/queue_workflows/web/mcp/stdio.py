@@ -1,21 +1,49 @@
-"""The protocol over standard input and output, for the program that started this one; it ends with its input."""
+"""The protocol over standard input and output, for the program that started this one."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, BinaryIO, Final, Self, cast
 
 from mcp.server.stdio import stdio_server
 
+from queue_workflows.settings import Settings
+from queue_workflows.web.access.redaction import Redaction
+from queue_workflows.web.access.users import Users
+from queue_workflows.web.database.opened import OpenedDatabase
+from queue_workflows.web.database.readers import Readers
+from queue_workflows.web.database.writers import Writers
 from queue_workflows.web.mcp.server import server_of
 from queue_workflows.web.mcp.tool_calls import ToolCalls
 
 LONGEST_LINE: Final = 4 * 1_048_576
 _STDIN: Final = 0
 _MOST_AHEAD: Final = 16
+
+
+@contextmanager
+def tool_calls(dsn: str | None, settings: Settings, acts: Collection[str]) -> Iterator[ToolCalls]:
+    """The tools of one database, for the one user that started this program and may do what it allowed."""
+    users = Users(lambda _request: None, lambda _user, _verb, _target: True)
+    with OpenedDatabase(dsn) as opened, ExitStack() as until_the_end:
+        readers, writers = Readers(opened), Writers(opened)
+        until_the_end.callback(readers.close)
+        until_the_end.callback(writers.close)
+        calls = ToolCalls(
+            opened,
+            readers,
+            writers,
+            users,
+            redaction=Redaction(),
+            settings=lambda: settings,
+            allowed=acts,
+        )
+        until_the_end.callback(calls.close)
+        yield calls
 
 
 async def serve_stdio(calls: ToolCalls, user: str) -> None:

@@ -1,4 +1,4 @@
-"""Answers a tool call: its arguments are checked, its user may see the page, and the page's own look answers."""
+"""Answers a tool call: its arguments fit, its user may see the page, and the page's own look answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queue_workflows.web.database.writers import Writers
 from queue_workflows.web.mcp.act_calls import ActCalls, ActTool
 from queue_workflows.web.mcp.answer_size import sized
 from queue_workflows.web.mcp.tools import TOOLS, Asked, Tool
-from queue_workflows.web.pages.page import Look, Shown
+from queue_workflows.web.page import Look, Shown
 from queue_workflows.web.rendering import texts
 from queue_workflows.web.rendering.refusals import Refusal, refusal_of
 

@@ -9,12 +9,11 @@ from typing import Any, Final
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.repositories.sql.families import named_job
-from queue_workflows.views import doctor as doctor_view
 from queue_workflows.views.filters import jobs as job_filters
 from queue_workflows.views.filters import runs as run_filters
 from queue_workflows.views.jobs.names import name_of
-from queue_workflows.web.pages import jobs, queues, runs, workers
-from queue_workflows.web.pages.page import MOST_ROWS, Look, Shown
+from queue_workflows.web.page import MOST_ROWS, Look, Shown
+from queue_workflows.web.pages import jobs, operations, queues, runs, workers
 
 USUAL_ROWS: Final = 20
 JOB_NAME: Final = "A job: ingest:7 or node:7."
@@ -122,11 +121,6 @@ def _run(name: str, advice: str) -> str:
     return str(found)
 
 
-def _doctor(look: Look) -> Shown:
-    report = doctor_view.read_report(look.dsn)
-    return Shown("Doctor", "", doctor_view.command_of(), json=doctor_view.json_of(report))
-
-
 TOOLS: Final = (
     Tool(
         "explain",
@@ -187,7 +181,7 @@ TOOLS: Final = (
         "doctor",
         "What is the matter with the database and this set-up, and what to do about it.",
         {},
-        lambda _given: Asked("/doctor", _doctor),
+        lambda _given: Asked("/doctor", operations.doctor),
         needs_database=False,
     ),
 )

@@ -69,9 +69,7 @@ def audit(look: Look) -> Shown:
     before = look.number("before", 0, least=0, most=2**62) or None
     actor, action, target = (look.word(name) or None for name in ("actor", "action", "target"))
     limit = look.number("limit", ROWS)
-    page = audit_view.audit(
-        look.conn, actor=actor, action=action, target=target, before=before, limit=limit
-    )
+    page = audit_view.audit(look.conn, actor=actor, action=action, target=target, before=before, limit=limit)
     asked = {"actor": actor, "action": action, "target": target}
     return Shown(
         title="Audit log",

@@ -95,7 +95,9 @@ def explained(look: Look) -> Shown:
     """The explanation alone is the answer for programs; for eyes it stands on the run's page."""
     run_id, node_id = named_run(look.parts["run"]), look.word("node") or None
     told = explain.explained(look.conn, run_id, look.knowledge(), node=node_id)
-    return replace(one_run(look), command=explain.command_of(run_id, node=node_id), json=explain.json_of(told))
+    return replace(
+        one_run(look), command=explain.command_of(run_id, node=node_id), json=explain.json_of(told)
+    )
 
 
 def node(look: Look) -> Shown:
