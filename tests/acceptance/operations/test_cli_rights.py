@@ -30,6 +30,8 @@ LOOKS = (
     ("run", "show", RUN[:13]),
     ("run", "nodes", RUN, "approve"),
     ("run", "timeline", RUN),
+    ("run", "grid", "film"),
+    ("run", "workflows"),
     ("audit",),
 )
 ACTS = (

@@ -215,3 +215,24 @@ def test_a_run_of_too_many_at_once_is_a_mistake_of_the_command_line(qwf_dsn: str
     """As for a worker, and before one is started."""
     said = qwf_here("--db", qwf_dsn, "queue", "run", "fetch", "--concurrency", "1001", status=2)
     assert "1<=x<=1000" in said.stderr
+
+
+def test_next_shows_the_line_of_a_queue(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """A line a job in the claim's order with what takes it, and what was asked of the workers."""
+    low, high = Jobs("ingest", conn).enqueue(priorities=(2, 7))
+    beat(conn, "w1")
+    lines = qwf_here("--db", qwf_dsn, "queue", "next", "fetch").stdout.splitlines()
+    assert lines[0].split() == ["JOB", "WHAT", "PRIORITY", "QUEUED", "NEXT"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        [f"ingest:{high}", "task", "7"],
+        [f"ingest:{low}", "task", "2"],
+    ]
+    assert [line.split("Z  ")[1] for line in lines[1:]] == ["w1 takes it"] * 2
+    told = json.loads(qwf_here("--db", qwf_dsn, "queue", "next", "fetch", "--limit", "1", "--json").stdout)
+    assert [(one["job"], one["meets"]) for one in told["jobs"]] == [(f"ingest:{high}", "free_worker")]
+    WorkerControlRepository(conn).set("*", "fetch", "pause", actor="ann", reason="new disk")
+    paused = qwf_here("--db", qwf_dsn, "queue", "next", "fetch").stdout.splitlines()
+    assert paused[-1] == "(*, fetch) is paused by ann: new disk"
+    assert qwf_here("--db", qwf_dsn, "queue", "next", "load").stderr == "nothing is queued on load\n"
+    wrong = qwf_here("--db", qwf_dsn, "queue", "next", "a b", status=2).stderr
+    assert (wrong.count("\n"), "'a b' is no queue name" in wrong) == (1, True)

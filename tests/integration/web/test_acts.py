@@ -1,42 +1,23 @@
-"""Everything that is changed from the page: looked at first, done once, on the account of the user that did it."""
+"""Everything that is changed from the page: looked at first, done once, on its user's account."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from support.rows.jobs import EMPTIED, Jobs
-from support.servers.web_page import OperatorsPage, hidden_of, served_page, text_of
+from support.rows.jobs import Jobs
+from support.servers.web_page import (
+    OperatorsPage,
+    audited,
+    everything,
+    hidden_of,
+    served_page,
+    text_of,
+)
 
-
-@pytest.fixture
-def page(qwf_dsn: str, conn: psycopg.Connection) -> Iterator[OperatorsPage]:
-    """The page, to user ada."""
-    with served_page(qwf_dsn) as page:
-        yield page
-
-
-@pytest.fixture
-def ingest(conn: psycopg.Connection) -> Jobs:
-    """Jobs of one family."""
-    return Jobs("ingest", conn)
-
-
-def everything(conn: psycopg.Connection) -> dict[str, list[Any]]:
-    """All rows that an act could change."""
-    tables = (*EMPTIED, "concurrency_limits", "rate_limits", "schedules")
-    return {
-        table: conn.execute(f"SELECT to_jsonb(t) FROM {table} t ORDER BY to_jsonb(t)::text").fetchall()
-        for table in tables
-    }
-
-
-def audited(conn: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """What the audit log has, oldest first."""
-    return conn.execute("SELECT actor, action, subject_id, reason FROM audit_log ORDER BY id").fetchall()
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
 
 class TestEveryAct:
@@ -132,13 +113,15 @@ class TestEveryAct:
         (job,) = ingest.enqueue()
         fields = hidden_of(page.preview("job.cancel", f"ingest:{job}"))
         before = everything(conn)
-        with served_page(qwf_dsn, authorize=lambda _user, verb, _target: verb == "look") as viewers:
-            with caplog.at_level(logging.WARNING):
-                answers = [
-                    viewers.preview("job.cancel", f"ingest:{job}"),
-                    viewers.post("/act/preview", fields),
-                    viewers.post("/act", fields),
-                ]
+        with (
+            served_page(qwf_dsn, authorize=lambda _user, verb, _target: verb == "look") as viewers,
+            caplog.at_level(logging.WARNING),
+        ):
+            answers = [
+                viewers.preview("job.cancel", f"ingest:{job}"),
+                viewers.post("/act/preview", fields),
+                viewers.post("/act", fields),
+            ]
         assert [answer.status_code for answer in answers] == [403, 403, 403]
         assert everything(conn) == before
         assert "refused job.cancel to 'ada'" in caplog.text
@@ -235,7 +218,7 @@ class TestManyJobs:
     def test_two_operators_on_one_filter_are_told(
         self, page: OperatorsPage, ingest: Jobs, conn: psycopg.Connection
     ) -> None:
-        """What matched when the second looked was dealt with meanwhile: it is said, and nothing is done twice."""
+        """What matched when the second looked was dealt with meanwhile: it is said, nothing is done twice."""
         ingest.enqueue(3)
         bobs = page.as_user("bob")
         his = bobs.preview("job.cancel", where="queue:fetch")
@@ -247,8 +230,6 @@ class TestManyJobs:
 
     def test_hostile_names_are_text(self, page: OperatorsPage, conn: psycopg.Connection) -> None:
         """A task's name that is a script is shown, and does not run."""
-        from queue_workflows.repositories import IngestJobRepository, NewIngestJob
-
         evil = "<script>alert(1)</script>\N{RIGHT-TO-LEFT OVERRIDE}"
         IngestJobRepository(conn).enqueue_many([NewIngestJob(task_name=evil, args={}, queue="fetch")])
         seen = page.preview("job.cancel", where="queue:fetch")

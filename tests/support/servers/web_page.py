@@ -1,4 +1,4 @@
-"""The operator's page in this process, with users that a test names, and the forms that a browser would send."""
+"""The operator's page in this process, with users that a test names, and forms as a browser sends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx2
+import psycopg
 from starlette.testclient import TestClient
+from support.rows.jobs import EMPTIED
 
 from queue_workflows.web import Web, create_app
 
@@ -43,7 +45,11 @@ class OperatorsPage:
 
     def post(self, path: str, fields: Fields, **headers: str) -> Answer:
         """Send a form, from our own page unless a header says otherwise."""
-        sent = {"X-User": self.user, **FORM, **{name.replace("_", "-"): text for name, text in headers.items()}}
+        sent = {
+            "X-User": self.user,
+            **FORM,
+            **{name.replace("_", "-"): text for name, text in headers.items()},
+        }
         return self.client.post(path, content=urlencode(fields), headers=sent, follow_redirects=False)
 
     def preview(self, act: str, *targets: str, **words: Any) -> Answer:
@@ -80,9 +86,21 @@ def served_page(
     **options: Any,
 ) -> Iterator[OperatorsPage]:
     """The page over one database, for whichever user a request names."""
-    app = create_app(
-        dsn, authorize=authorize, user=lambda request: request.headers.get("x-user"), **options
-    )
+    app = create_app(dsn, authorize=authorize, user=lambda request: request.headers.get("x-user"), **options)
     with TestClient(app, base_url=HOST) as client:
         yield OperatorsPage(app, client, user)
     app.close()
+
+
+def everything(conn: psycopg.Connection) -> dict[str, list[Any]]:
+    """All rows that an act could change."""
+    tables = (*EMPTIED, "concurrency_limits", "rate_limits", "schedules", "worker_control_clock")
+    return {
+        table: conn.execute(f"SELECT to_jsonb(t) FROM {table} t ORDER BY to_jsonb(t)::text").fetchall()
+        for table in tables
+    }
+
+
+def audited(conn: psycopg.Connection) -> list[tuple[Any, ...]]:
+    """What the audit log has, oldest first: actor, act, subject and reason."""
+    return conn.execute("SELECT actor, action, subject_id, reason FROM audit_log ORDER BY id").fetchall()

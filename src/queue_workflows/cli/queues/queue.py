@@ -12,6 +12,9 @@ ENTRIES: Final = {
     "stats": Entry(
         "queue_workflows.cli.queues.stats:stats", "Show how full the queues are and how they move."
     ),
+    "next": Entry(
+        "queue_workflows.cli.queues.next_jobs:next_", "Show the next jobs of a queue, and what takes each."
+    ),
     "import": Entry(
         "queue_workflows.cli.queues.import_file:import_", "Enqueue the jobs of a file, one a line."
     ),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import fields
-from typing import Any
 
 import click
 
@@ -22,16 +20,22 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line, say_moment, say_span
-from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
+from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics
 from queue_workflows.states import JobStatus, WorkerState
 from queue_workflows.views.json_values import plain
+from queue_workflows.views.queues import stats as view
 from queue_workflows.views.workers.wishes import told_of
 
 
 @click.command()
 @click.option("--queue", "name", metavar="QUEUE", help="Only this queue.")
 @click.option(
-    "--since", type=span, metavar="SPAN", default=3600.0, show_default="1h", help="Count what ended in it."
+    "--since",
+    type=span,
+    metavar="SPAN",
+    default=view.WINDOW_S,
+    show_default="1h",
+    help="Count what ended in it.",
 )
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
 @click.option(
@@ -50,7 +54,7 @@ def stats(
     with operators_connection(invocation) as connection:
         while True:
             with at_one_moment(connection):
-                seen = StatisticsRepository(connection).read(stale_s=stale_s, window_s=since, queue=name)
+                seen = view.queue_stats(connection, stale_s=stale_s, window_s=since, queue=name)
             if watch and not as_json and sys.stdout.isatty():
                 click.clear()
             _print(seen, as_json=as_json, on_a_line=watch)
@@ -61,12 +65,7 @@ def stats(
 
 def _print(seen: Statistics, *, as_json: bool, on_a_line: bool) -> None:
     if as_json:
-        told = {
-            "at": seen.at,
-            "window_s": seen.window_s,
-            "stored_estimated": seen.stored,
-            "queues": [_plain(one) for one in seen.queues],
-        }
+        told = view.json_of(seen)
         if on_a_line:
             click.echo(json.dumps(told, default=plain))
         else:
@@ -116,10 +115,3 @@ def _workers(one: QueueStats) -> str:
     if one.silent_workers:
         parts.append(f"{one.silent_workers} silent")
     return ", ".join(parts) or "none"
-
-
-def _plain(one: QueueStats) -> dict[str, Any]:
-    names = ("host_label", "queue", "desired", "actor", "reason", "expires_at")
-    wishes = [{name: getattr(wish, name) for name in names} for wish in one.wishes]
-    values = {each.name: getattr(one, each.name) for each in fields(one)}
-    return values | {"wishes": wishes, "at_least": sorted(one.at_least)}

@@ -14,6 +14,8 @@ ENTRIES: Final = {
     "show": Entry("queue_workflows.cli.runs.listing:show", "Draw a run, with its nodes' states and times."),
     "nodes": Entry("queue_workflows.cli.runs.nodes:nodes", "Page through the jobs of one node."),
     "timeline": Entry("queue_workflows.cli.runs.timeline:timeline", "Draw what ran when, and waited."),
+    "grid": Entry("queue_workflows.cli.runs.grid:grid", "Show a workflow's last runs, node by node."),
+    "workflows": Entry("queue_workflows.cli.runs.grid:workflows", "List the workflows that ran of late."),
     "watch": Entry("queue_workflows.cli.runs.watch:watch", "Follow a run until it is over."),
     "cancel": Entry("queue_workflows.cli.runs.decide:cancel", "Cancel runs, or a node."),
     "retry": Entry("queue_workflows.cli.runs.decide:retry", "Run again what failed or follows a node."),

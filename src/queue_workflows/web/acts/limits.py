@@ -24,7 +24,7 @@ from queue_workflows.views.limits.rate_changes import (
 )
 from queue_workflows.views.limits.what_if import read_preview
 from queue_workflows.web.acts.act import Act, Asked, By, Done, Field, Line, Preview
-from queue_workflows.web.pages.page import part
+from queue_workflows.web.page import part
 
 Connection = psycopg.Connection[Any]
 _MOST_DIGITS: Final = 10

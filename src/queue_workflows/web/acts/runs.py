@@ -37,7 +37,7 @@ from queue_workflows.views.runs.decisions import (
 from queue_workflows.web.acts.act import SHOWN_FIRST, Act, Asked, By, Done, Field, Line, Preview
 from queue_workflows.web.acts.counting import NOT_COUNTED, counted, first, say_count
 from queue_workflows.web.acts.last_said import with_last
-from queue_workflows.web.pages.page import href
+from queue_workflows.web.page import href
 
 Connection = psycopg.Connection[Any]
 _ALLOWED: Final = {"cancel": OPEN, "retry": tuple(sorted(RUN_TERMINAL))}

@@ -16,7 +16,7 @@ from queue_workflows.repositories.schedules.schedules import ScheduleRepository,
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.settings import Settings
 from queue_workflows.web.acts.act import SHOWN_FIRST, Act, Asked, By, Done, Line, Preview
-from queue_workflows.web.pages.page import part
+from queue_workflows.web.page import part
 
 if TYPE_CHECKING:
     from queue_workflows.models import Schedule

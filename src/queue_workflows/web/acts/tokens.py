@@ -21,7 +21,7 @@ from queue_workflows.web.acts.act import Asked
 
 LASTS_S: Final = 900
 MOST_REMEMBERED: Final = 10_000
-_MOST_DIGITS: Final = 18
+_PARTS: Final = 4
 
 
 class Verdict(Enum):
@@ -64,7 +64,10 @@ class Tokens:
 
     def judge(self, token: str, user: str, asked: Asked) -> Judged:
         """What a mark is worth for this user and these things."""
-        nonce, until, counted, signature = (token.split(".") + [""] * 4)[:4]
+        parts = token.split(".")
+        if len(parts) != _PARTS:
+            return Judged(Verdict.OTHER)
+        nonce, until, counted, signature = parts
         with self._guard:
             if nonce in self._used:
                 return Judged(Verdict.USED, nonce)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from queue_workflows.drawing.svg.graph import draw_graph
+from queue_workflows.drawing.svg.grid import Column, draw_grid
 from queue_workflows.drawing.svg.model_map import Gpu, Machine, Model, draw_model_map
 from queue_workflows.drawing.svg.timeline import Row, draw_timeline
 from queue_workflows.drawing.svg.wait_bar import draw_wait_bar
@@ -16,6 +17,7 @@ from queue_workflows.views.models import ModelMap, WarmWorker
 from queue_workflows.views.runs.graph import RunGraph
 from queue_workflows.views.runs.timeline import Bar, RunTimeline
 from queue_workflows.views.wait_bar import Segment
+from queue_workflows.views.workflows import WorkflowGrid
 
 
 def graph_picture(graph: RunGraph, prefix: str) -> Markup:
@@ -81,6 +83,20 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
         Machine(label, gpus, f"{prefix}/hosts/{quote(label, safe='')}") for label, gpus in machines.items()
     ]
     return _drawn(draw_model_map(hosts, cold))
+
+
+def grid_picture(grid: WorkflowGrid, prefix: str) -> Markup:
+    """A column for each run, the newest at the left, and a row for each node."""
+    columns = [
+        Column(
+            row.status,
+            f"{row.run} {row.status}",
+            {node: cell.state for node, cell in zip(grid.nodes, row.cells, strict=True) if cell is not None},
+            f"{prefix}/runs/{row.run}",
+        )
+        for row in grid.rows
+    ]
+    return _drawn(draw_grid(grid.nodes, columns, label=f"Nodes of the last runs of {grid.workflow}"))
 
 
 def _node_place(prefix: str, run: str, node: str) -> str:

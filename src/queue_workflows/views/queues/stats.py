@@ -1,0 +1,50 @@
+"""How full the queues are, and how fast they move."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
+from queue_workflows.views.filters import spans
+
+WINDOW_S: Final = 3600.0
+
+
+def queue_stats(
+    connection: psycopg.Connection[Any],
+    *,
+    stale_s: float,
+    window_s: float = WINDOW_S,
+    queue: str | None = None,
+) -> Statistics:
+    """Every queue, or one; read within one snapshot, so that its counts fit together."""
+    return StatisticsRepository(connection).read(stale_s=stale_s, window_s=window_s, queue=queue)
+
+
+def json_of(seen: Statistics) -> dict[str, Any]:
+    """What `qwf queue stats --json` prints."""
+    return {
+        "at": seen.at,
+        "window_s": seen.window_s,
+        "stored_estimated": seen.stored,
+        "queues": [_plain(one) for one in seen.queues],
+    }
+
+
+def command_of(*, queue: str | None = None, window_s: float = WINDOW_S) -> str:
+    """The command that shows them."""
+    words = ["qwf", "queue", "stats"]
+    if queue is not None:
+        words += ["--queue", queue]
+    return shlex.join(words if window_s == WINDOW_S else [*words, "--since", spans.text_of(window_s)])
+
+
+def _plain(one: QueueStats) -> dict[str, Any]:
+    names = ("host_label", "queue", "desired", "actor", "reason", "expires_at")
+    wishes = [{name: getattr(wish, name) for name in names} for wish in one.wishes]
+    values = {each.name: getattr(one, each.name) for each in fields(one)}
+    return values | {"wishes": wishes, "at_least": sorted(one.at_least)}

@@ -1,0 +1,36 @@
+"""The first page: what is stuck, then how full and how fast everything is."""
+
+from __future__ import annotations
+
+from queue_workflows.views import overview as view
+from queue_workflows.views.stuck import Stuck
+from queue_workflows.web.page import Look, Shown, href
+
+
+def overview(look: Look) -> Shown:
+    """All of it at a glance."""
+    seen = view.read_overview(look.conn, look.knowledge())
+    told = view.json_of(seen)
+    return Shown(
+        title="Overview",
+        template="overview.html",
+        command=view.command_of(),
+        data={
+            "seen": seen,
+            "told": told,
+            "stuck": [(one, _place(look.prefix, one)) for one in seen.stuck],
+            "ended": [minute.ended for minute in seen.minutes],
+            "failed": [minute.failed for minute in seen.minutes],
+        },
+        json=told,
+    )
+
+
+def _place(prefix: str, one: Stuck) -> str | None:
+    """Where the example is, or else the queue."""
+    name = one.example or ""
+    if name.startswith(("ingest:", "node:")):
+        return f"{prefix}/jobs/{name}"
+    if name.startswith("run:"):
+        return f"{prefix}/runs/{name.removeprefix('run:')}"
+    return None if one.queue is None else href(f"{prefix}/queues/{one.queue}")
