@@ -12,6 +12,7 @@ import psycopg
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.errors import PayloadError
 from queue_workflows.settings import Settings
+from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.web.access.redaction import Redaction
 
 LONGEST_WORD: Final = 4096
@@ -53,6 +54,13 @@ class Look:
         if not given.isascii() or not given.isdigit() or not least <= int(given[:18]) <= most:
             raise PayloadError(f"{name} takes a whole number from {least:,} to {most:,}", path=name)
         return int(given)
+
+    def span(self, name: str, default: str) -> float:
+        """A length of time behind the address, in seconds."""
+        seconds = seconds_of(self.word(name, default))
+        if seconds is None:
+            raise PayloadError(f"{name} takes a length of time, as 90s, 2h or 7d", path=name)
+        return seconds
 
     def is_set(self, name: str) -> bool:
         """Whether a switch is on."""
