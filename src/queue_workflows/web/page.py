@@ -78,6 +78,8 @@ class Shown:
     json: Any = None
     # Whether what it shows goes on changing.
     is_live: bool = True
+    # Of a list: the word `before` that shows what comes after it; None at its end.
+    cursor: str | None = None
 
 
 @dataclass(frozen=True)

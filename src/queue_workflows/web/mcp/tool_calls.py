@@ -96,7 +96,8 @@ class ToolCalls:
         if not await self._users.may(user, LOOK, asked.path):
             raise RequestRefused(403, texts.DENIED)
         shown = await self._shown(tool, asked)
-        return {"command": shown.command, "answer": self._redaction.document(shown.json)}
+        told = {"command": shown.command, "answer": self._redaction.document(shown.json)}
+        return told | ({"before": shown.cursor} if shown.cursor is not None else {})
 
     async def _shown(self, tool: Tool, asked: Asked) -> Shown:
         settings = self._settings()

@@ -83,6 +83,13 @@ _LIMIT: Final = {
 }
 
 
+_BEFORE: Final = text(
+    "Go on behind an earlier answer: what it said by `before`. One that has none was the last; one with few "
+    "lines may still have one, as a search stops after a while.",
+    100,
+)
+
+
 def _words(given: Arguments, **names: str) -> dict[str, str]:
     """The page's words for these arguments; what was left out stays out."""
     return {word: _word(given[name]) for word, name in names.items() if given.get(name) is not None}
@@ -92,8 +99,9 @@ def _word(value: Any) -> str:
     return ("1" if value else "") if isinstance(value, bool) else str(value)
 
 
-def _limit(given: Arguments) -> dict[str, str]:
-    return {"limit": str(given.get("limit", USUAL_ROWS))}
+def _list(path: str, show: Callable[[Look], Shown], given: Arguments) -> Asked:
+    limit = str(given.get("limit", USUAL_ROWS))
+    return Asked(path, show, words=_words(given, q="where", before="before") | {"limit": limit})
 
 
 def _explain(given: Arguments) -> Asked:
@@ -136,14 +144,14 @@ TOOLS: Final = (
     Tool(
         "list_jobs",
         "The newest jobs that match a filter.",
-        {"where": _where(job_filters.KEYS), "limit": _LIMIT},
-        lambda given: Asked("/jobs", jobs.jobs, words=_words(given, q="where") | _limit(given)),
+        {"where": _where(job_filters.KEYS), "limit": _LIMIT, "before": _BEFORE},
+        lambda given: _list("/jobs", jobs.jobs, given),
     ),
     Tool(
         "list_runs",
         "The newest runs of workflows that match a filter.",
-        {"where": _where(run_filters.KEYS), "limit": _LIMIT},
-        lambda given: Asked("/runs", runs.runs, words=_words(given, q="where") | _limit(given)),
+        {"where": _where(run_filters.KEYS), "limit": _LIMIT, "before": _BEFORE},
+        lambda given: _list("/runs", runs.runs, given),
     ),
     Tool(
         "run_show",

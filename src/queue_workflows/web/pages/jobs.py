@@ -41,6 +41,7 @@ def jobs(look: Look) -> Shown:
         },
         json=listing.json_of(found),
         is_live=before is None,
+        cursor=found.cursor,
     )
 
 

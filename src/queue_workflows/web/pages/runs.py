@@ -38,6 +38,7 @@ def runs(look: Look) -> Shown:
         },
         json=listing.json_of(found),
         is_live=before is None,
+        cursor=found.cursor,
     )
 
 
