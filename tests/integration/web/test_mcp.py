@@ -39,7 +39,7 @@ QUESTIONS = {
     "doctor",
 }
 # What is of the moment of asking.
-OF_NOW = ("at", "seen_s_ago", "age_s")
+OF_NOW = ("at", "seen_s_ago", "oldest_queued_s")
 
 
 class There(NamedTuple):
