@@ -52,9 +52,9 @@ class ActTool:
         """What it does."""
         grave = " It stops or undoes something." if self.act.is_grave else ""
         return (
-            f"{self.act.label}: changes the database, on your user's account in the audit log.{grave} With "
-            "dry_run it only says what it would be, and which fields it takes. More than one thing, or a "
-            "filter, needs a reason."
+            f"{self.act.label} ({self.act.name}): changes the database, on your user's account in the audit "
+            f"log.{grave} With dry_run it only says what it would be, and which fields it takes. More than "
+            "one thing, or a filter, needs a reason."
         )
 
     @property
@@ -67,7 +67,10 @@ class ActTool:
                 "items": {"type": "string", "minLength": 1, "maxLength": LONGEST_TARGET},
                 "minItems": 1,
                 "maxItems": most,
-                "description": "What it is about, by name: ingest:7, a run's whole id, a queue.",
+                "description": (
+                    "What it is about, by name: a job as ingest:7, a run's whole id, a queue, HOST QUEUE for "
+                    "workers, a run's id and a node for its answer."
+                ),
             },
             "reason": text("Why, for the audit log and for colleagues.", LONGEST_REASON),
             "fields": {
@@ -176,6 +179,7 @@ def _check(preview: Preview, asked: Asked, reason: str) -> None:
 def _foretold(preview: Preview) -> dict[str, Any]:
     return {
         "headline": preview.headline,
+        "text": preview.text,
         "count": preview.count,
         "is_capped": preview.is_capped,
         "lines": [{"name": line.name, "said": line.said} for line in preview.lines],
