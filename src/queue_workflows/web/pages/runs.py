@@ -38,6 +38,7 @@ def runs(look: Look) -> Shown:
         },
         json=listing.json_of(found),
         is_live=before is None,
+        cursor=found.cursor,
     )
 
 
@@ -93,9 +94,11 @@ def _part(look: Look, run_id: uuid.UUID, view: str) -> dict[str, object]:
 
 def explained(look: Look) -> Shown:
     """The explanation alone is the answer for programs; for eyes it stands on the run's page."""
-    run_id = named_run(look.parts["run"])
-    told = explain.explained_run(look.conn, run_id, look.knowledge())
-    return replace(one_run(look), command=explain.command_of(run_id), json=explain.json_of(told))
+    run_id, node_id = named_run(look.parts["run"]), look.word("node") or None
+    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
+    return replace(
+        one_run(look), command=explain.command_of(run_id, node=node_id), json=explain.json_of(told)
+    )
 
 
 def node(look: Look) -> Shown:

@@ -51,6 +51,7 @@ class Refusal:
 
 NOT_HERE: Final = Refusal(404, texts.NOT_HERE)
 SIGNED_OUT: Final = Refusal(401, texts.SIGNED_OUT, advice=texts.SIGNED_OUT_ADVICE)
+SENT_BY_NOBODY: Final = Refusal(401, texts.SENT_BY_NOBODY, advice=texts.SENT_BY_NOBODY_ADVICE)
 DENIED: Final = Refusal(403, texts.DENIED)
 ACT_DENIED: Final = Refusal(403, texts.ACT_DENIED)
 ELSEWHERE: Final = Refusal(403, texts.ELSEWHERE, advice=texts.ELSEWHERE_ADVICE)
