@@ -45,7 +45,7 @@ class Layout:
 
 
 def laid_out(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
-    """The same for the same graph, whatever state its boxes are in."""
+    """Where each box lies, which is one place for one graph, whatever state its boxes are in."""
     parents = reduced(_without_circles(ids, edges))
     row_of, parts = _rows_of(parents)
     links = _links(parents, row_of)
@@ -54,8 +54,8 @@ def laid_out(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
         rows[row].append(box)
     for place in dict.fromkeys(place for link in links for place in link if place not in row_of):
         # In the middle at first, where it stays in a layer that takes several rows.
-        row = rows[place[1]]  # type: ignore[index]
-        row.insert(len(row) // 2, place)
+        layer = rows[place[1]]  # type: ignore[index]
+        layer.insert(len(layer) // 2, place)
     up: dict[Place, list[Place]] = defaultdict(list)
     down: dict[Place, list[Place]] = defaultdict(list)
     for above, below in links:

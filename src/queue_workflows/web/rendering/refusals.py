@@ -16,10 +16,12 @@ from queue_workflows.errors import (
     PayloadError,
     QwfError,
     SchemaError,
+    UnknownHost,
     UnknownJob,
     UnknownNode,
     UnknownRun,
     UnknownSchedule,
+    UnknownWorker,
     UnknownWorkflow,
 )
 from queue_workflows.web.access.requests import RequestRefused
@@ -35,7 +37,15 @@ _LOCKED: Final = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
 )
-_UNKNOWN: Final = (UnknownJob, UnknownRun, UnknownNode, UnknownSchedule, UnknownWorkflow)
+_UNKNOWN: Final = (
+    UnknownHost,
+    UnknownJob,
+    UnknownNode,
+    UnknownRun,
+    UnknownSchedule,
+    UnknownWorker,
+    UnknownWorkflow,
+)
 
 
 @dataclass(frozen=True)
