@@ -31,11 +31,12 @@ SELECT EXISTS (
     SELECT FROM pg_roles WHERE rolname = %(role)s::text AND pg_has_role(current_user, oid, 'MEMBER')
 )
 """
-# For this transaction alone, so that a pooler in between hands nothing on to others.
-_BOUNDS: Final = (
-    "SELECT set_config('statement_timeout', %(ms)s::text, true), set_config('role', %(role)s::text, true)"
-)
-_TIMEOUT_ALONE: Final = "SELECT set_config('statement_timeout', %(ms)s::text, true)"
+# For this transaction alone, so that a pooler in between hands nothing on to others. What is planned as costly is
+# read within a second all the same, of which compiling it would take a part.
+_BOUNDS: Final = """
+SELECT set_config('statement_timeout', %(ms)s::text, true), set_config('jit', 'off', true)
+"""
+_AS_READER: Final = "SELECT set_config('role', %(role)s::text, true)"
 
 
 class Busy(QwfError):
@@ -133,6 +134,7 @@ def within(connection: psycopg.Connection[Any], ms: int) -> Iterator[None]:
 @contextmanager
 def _read_only(connection: psycopg.Connection[Any], role: str | None, within_ms: int) -> Iterator[None]:
     with connection.transaction(force_rollback=True):
-        bounds = {"ms": str(within_ms), "role": role}
-        connection.execute(_TIMEOUT_ALONE if role is None else _BOUNDS, bounds)
+        connection.execute(_BOUNDS, {"ms": str(within_ms)})
+        if role is not None:
+            connection.execute(_AS_READER, {"role": role})
         yield
