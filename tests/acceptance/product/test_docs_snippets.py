@@ -50,6 +50,8 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 LONG = (
     "docs/deploy/migrations.md",
     "docs/how-to/crawl.md",
+    "docs/how-to/dashboard.md",
+    "docs/how-to/mcp.md",
     "docs/how-to/limit.md",
     "docs/how-to/lock.md",
     "docs/how-to/operate-runs.md",

@@ -31,8 +31,8 @@ SELECT EXISTS (
     SELECT FROM pg_roles WHERE rolname = %(role)s::text AND pg_has_role(current_user, oid, 'MEMBER')
 )
 """
-# For this transaction alone, so that a pooler in between hands nothing on to others. What is planned as costly
-# is read within a second all the same, of which compiling it would take a part.
+# For this transaction alone, so that a pooler in between hands nothing on to others. What is planned as
+# costly is read within a second all the same, of which compiling it would take a part.
 _BOUNDS: Final = """
 SELECT set_config('statement_timeout', %(ms)s::text, true), set_config('jit', 'off', true)
 """
