@@ -50,8 +50,6 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 LONG = (
     "docs/deploy/migrations.md",
     "docs/how-to/crawl.md",
-    "docs/how-to/dashboard.md",
-    "docs/how-to/mcp.md",
     "docs/how-to/limit.md",
     "docs/how-to/lock.md",
     "docs/how-to/operate-runs.md",
@@ -105,6 +103,8 @@ EXEMPT_PAGES = [
     "docs/deploy/least-privilege.md",
     "docs/deploy/migrations.md",
     "docs/how-to/crawl.md",
+    "docs/how-to/dashboard.md",
+    "docs/how-to/mcp.md",
     "docs/how-to/run-chaos.md",
     "docs/how-to/run-gpu-workers.md",
     "docs/how-to/run-hooks.md",
