@@ -48,7 +48,9 @@ class RunReader:
         if run is None:
             raise UnknownRun(self._run_id)
         if self._size is None:
-            self._size = found.size(self._run_id)
+            # A document that is known here already need not be unpacked there to be counted.
+            known = find_compiled(run.spec_hash) if run.mode == "node" else None
+            self._size = found.size(self._run_id) if known is None else len(known.nodes)
         nodes = _nodes(run, self._document_of(found, run, self._size), *self._facts(found, run, self._size))
         counts = _counts(run, self._size) if self._size > self._most_nodes else {}
         return _overview(run, nodes, counts, found.events(self._run_id), found.poisoned(self._run_id))

@@ -63,9 +63,16 @@ class RunGraph:
     edges: tuple[tuple[str, str], ...]
 
 
-def run_graph(conn: Handle, run_id: uuid.UUID) -> RunGraph:
-    """The run as it is now; `UnknownRun` if there is none."""
-    return graph_of(RunReader(run_id, most_nodes=MOST_NODES, brief_above=BRIEF_ABOVE).look(conn))
+def run_graph(conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None) -> RunGraph:
+    """The run as it is now; `UnknownRun` if there is none. What was `seen` of it is not read again."""
+    return graph_of(all_nodes(conn, run_id, seen))
+
+
+def all_nodes(conn: Handle, run_id: uuid.UUID, seen: RunOverview | None = None) -> RunOverview:
+    """The run with more of its nodes than are listed elsewhere; as it was `seen` if all were there."""
+    if seen is not None and not seen.counts:
+        return seen
+    return RunReader(run_id, most_nodes=MOST_NODES, brief_above=BRIEF_ABOVE).look(conn)
 
 
 def graph_of(run: RunOverview, *, few: int = ALL_SHOWN, most: int = MOST_BOXES) -> RunGraph:
