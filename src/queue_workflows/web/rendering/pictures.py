@@ -78,7 +78,7 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
     machines: dict[str, list[Gpu]] = {}
     for one in seen.workers:
         machines.setdefault(one.worker.host_label, []).append(gpu(one))
-    cold = [model(one.model, "cold") for one in seen.models if one.is_cold]
+    cold = [model(one.model, "wanted") for one in seen.models if one.is_cold]
     hosts = [
         Machine(label, gpus, f"{prefix}/hosts/{quote(label, safe='')}") for label, gpus in machines.items()
     ]
