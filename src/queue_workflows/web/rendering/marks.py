@@ -48,9 +48,9 @@ def said(text: object) -> Markup:
     return Markup("").join(marked)
 
 
-def gauge(used: float, limit: float | None, label: str = "") -> Markup:
-    """How much of a limit is used."""
-    return _drawn(gauges.gauge(used, limit, label=label))
+def gauge(used: float, limit: float | None, label: str = "", full_is_bad: bool = True) -> Markup:
+    """How much of a limit is used; where `full_is_bad`, also how near its end that is."""
+    return _drawn(gauges.gauge(used, limit, label=label, full_is_bad=full_is_bad))
 
 
 def counts_bar(counts: Mapping[str, int], label: str = "") -> Markup:

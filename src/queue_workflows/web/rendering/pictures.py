@@ -71,9 +71,8 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
     def gpu(one: WarmWorker) -> Gpu:
         place = f"{prefix}/workers/{quote(one.worker.worker_id, safe=':@')}"
         name = one.device.name or one.device.id or one.worker.worker_id
-        return Gpu(
-            name, str(one.worker.state), one.worker.worker_id, models=[*map(model, one.models)], href=place
-        )
+        note = "" if name == one.worker.worker_id else one.worker.worker_id
+        return Gpu(name, str(one.worker.state), note, models=[*map(model, one.models)], href=place)
 
     machines: dict[str, list[Gpu]] = {}
     for one in seen.workers:
