@@ -45,7 +45,7 @@ class Layout:
 
 
 def laid_out(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
-    """The same for the same graph, whatever state its boxes are in."""
+    """Boxes and edges on a plane; it depends on them alone, and not on what state a box is in."""
     parents = reduced(_without_circles(ids, edges))
     row_of, parts = _rows_of(parents)
     links = _links(parents, row_of)
