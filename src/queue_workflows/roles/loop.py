@@ -18,6 +18,7 @@ from typing import Self
 from queue_workflows.db.listen.join_thread import INTERRUPT, Wakeup
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import ENDING, exit_code_of, hearable
+from queue_workflows.host.processes.unwind import raise_what_was_asked
 
 
 def run(tick: Callable[[], float | None], wait: Callable[[float], object]) -> None:
@@ -57,11 +58,12 @@ class Halt:
 
     @contextmanager
     def on_signals(self, numbers: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
-        """Take these signals as asking; in the main thread only."""
+        """Take these signals as asking; in the main thread only. One that came before ends the role here."""
 
         def asked(number: int, _frame: FrameType | None) -> None:
             self.ask(signal.Signals(number))
 
+        raise_what_was_asked()
         before = {number: signal.signal(number, asked) for number in hearable(numbers)}
         try:
             yield

@@ -20,12 +20,18 @@ from queue_workflows.states import JobStatus
 
 Kind: TypeAlias = Literal["parents", "due", "held", "queued", "paused", "running", "retry", "parked", "ended"]
 # Where a row tells two things of one moment, the first of these is shown.
-_RANK: Final[Mapping[Kind, int]] = {
-    kind: rank
-    for rank, kind in enumerate(
-        ("running", "parked", "held", "retry", "due", "paused", "queued", "parents", "ended")
-    )
-}
+_ORDER: Final[tuple[Kind, ...]] = (
+    "running",
+    "parked",
+    "held",
+    "retry",
+    "due",
+    "paused",
+    "queued",
+    "parents",
+    "ended",
+)
+_RANK: Final[Mapping[Kind, int]] = {kind: rank for rank, kind in enumerate(_ORDER)}
 # Two readings of the clock in one INSERT.
 _SAME_MOMENT: Final = timedelta(seconds=1)
 # Nodes that no worker works on: they are parked from the start.

@@ -22,6 +22,7 @@ from queue_workflows.repositories import (
     WorkerControlRepository,
 )
 from queue_workflows.repositories.reports.overview import COUNTED_A_MINUTE, OverviewRepository
+from queue_workflows.repositories.reports.stuck_jobs import StuckRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.views.overview import read_overview
 
@@ -301,6 +302,13 @@ def test_counts_stop_at_their_bound(jobs: Jobs) -> None:
         ("fetch", 3, frozenset({"queued"})),
         ("mail", 2, frozenset()),
     ]
+
+
+def test_examples_come_without_their_payloads(jobs: Jobs) -> None:
+    """A task's arguments may be megabytes, and there are some dozen examples."""
+    jobs.enqueue(1)
+    (group,) = (one for one in StuckRepository(jobs.connection).read() if one.kind == "queued")
+    assert (group.job.queue, group.job.status, group.job.args) == ("fetch", "queued", None)
 
 
 def test_it_takes_six_statements(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

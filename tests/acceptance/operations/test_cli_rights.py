@@ -18,6 +18,11 @@ RUN = "0190b5d4-0000-7000-8000-000000000007"
 DOCUMENT = load_document({"name": "film", "nodes": [{"id": "approve", "type": "input"}]})
 LOOKS = (
     ("workers", "list"),
+    ("workers", "pause", "*", "fetch", "--dry-run"),
+    ("limits", "show", "host:a"),
+    ("limits", "set", "host:a", "1", "--dry-run"),
+    ("overview",),
+    ("models",),
     ("hw",),
     ("schedule", "list"),
     ("queue", "stats"),

@@ -175,6 +175,8 @@ def test_a_lower_and_a_higher_cap(qwf_dsn: str, jobs: Jobs) -> None:
             "KEY     CAP  THEN  TAKEN  OVER  WAITING  ROOM FOR",
             "host:a  3    5     3      0     5        2",
         ]
+        qwf(qwf_dsn, "limits", "set", "host:*", "5")
+        assert len(worker.claim(10)) == higher["could_begin"]
 
 
 @pytest.mark.parametrize(

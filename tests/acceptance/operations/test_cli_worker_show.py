@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 
 import psycopg
@@ -14,10 +13,6 @@ from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, jobs_of
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
-from queue_workflows.views.hosts import hardware
-from queue_workflows.views.hosts import host as hosts
-from queue_workflows.views.workers import listing
-from queue_workflows.views.workers import worker as workers
 
 READING = {
     "machine": {
@@ -116,14 +111,3 @@ def test_what_is_not_there_is_one_line_and_2(
     assert said in ended.stderr
     assert (ended.stdout, ended.stderr.count("\n")) == ("", 1)
     assert "qwf workers list --all" in ended.stderr
-
-
-def test_each_view_names_the_command_that_shows_it() -> None:
-    """Quoted for a shell, so that it can be pasted."""
-    assert shlex.split(listing.command_of(host="a b", queue="fetch", everyone=True)) == [
-        *("qwf", "workers", "list", "--host", "a b", "--queue", "fetch", "--all")
-    ]
-    assert listing.command_of() == "qwf workers list"
-    assert workers.command_of("h1:fetch:x") == "qwf workers show h1:fetch:x"
-    assert hosts.command_of("h1") == "qwf workers host h1"
-    assert hardware.command_of(host="h1") == "qwf hw --host h1"

@@ -11,6 +11,8 @@ from support.rows.jobs import CLEAR
 from support.rows.plans import explain, rows_read
 from support.rows.runs import start
 
+from queue_workflows.repositories.hooks import records as record_rows
+from queue_workflows.repositories.hooks.records import HookRecordRepository
 from queue_workflows.repositories.runs import elements as element_rows
 from queue_workflows.repositories.runs import job_times
 from queue_workflows.repositories.runs.elements import MOST_LOOKED_AT, NodeElementRepository
@@ -74,3 +76,42 @@ def test_a_timeline_reads_a_bounded_number_of_jobs(
     plan = explain(connection, mode, job_times.TIMES, {"run_id": run, "limit": 2_001})
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
     assert rows_read(plan, "workflow_node_jobs") <= 2_001
+
+
+@pytest.fixture(scope="module")
+def records(qwf_dsn: str) -> Iterator[tuple[psycopg.Connection, uuid.UUID]]:
+    """Two hundred thousand records of hooks, of which the last fifty are of one run."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        many, few = start(connection, DRAW), start(connection, DRAW)
+        for run, jobs, lines in ((many, 200, 1_000), (few, 1, 50)):
+            connection.execute(
+                """
+                WITH job AS (
+                    INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue)
+                    SELECT %(run)s, 'draw', n, 'hooks' FROM generate_series(1, %(jobs)s) AS n
+                    RETURNING id
+                )
+                INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type)
+                SELECT %(run)s, id, 1, 'words', 'on_Crawl', line, 'Result'
+                FROM job, generate_series(1, %(lines)s) AS line
+                """,
+                {"run": run, "jobs": jobs, "lines": lines},
+            )
+        connection.execute("VACUUM ANALYZE hook_records")
+        yield connection, few
+        connection.execute(CLEAR)
+
+
+@MODES
+def test_the_records_of_a_run_are_read_without_those_of_others(
+    records: tuple[psycopg.Connection, uuid.UUID], mode: str
+) -> None:
+    """Though they stand behind them all."""
+    connection, run = records
+    found = HookRecordRepository(connection).list(run, limit=20)
+    assert [one.line_no for one in found] == list(range(1, 21))
+    where = " WHERE run_id = %(run_id)s::uuid AND id > %(after)s::bigint"
+    sql = record_rows.LIST.replace("{where}", where)
+    plan = explain(connection, mode, sql, {"run_id": run, "after": found[0].id, "limit": 51})
+    assert rows_read(plan, "hook_records") <= 50

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = "queue_workflows"
 # Extras that a part of the package may import when, and only when, that part is used; `dev` is for none.
-OPTIONAL = ("embedded", "web", "otel")
+OPTIONAL = ("embedded", "web", "mcp", "otel")
 IMPORTERS = {"import_module", "__import__", "find_spec"}
 
 

@@ -25,6 +25,10 @@ pytestmark = pytest.mark.slow
 ENGINE = engine_chain()
 # Going back to it drops tables, which is what a late look would miss.
 BEFORE_HOOKS = "0012"
+END_ALL_OTHERS = """
+SELECT pg_terminate_backend(pid, 150000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 TAKE_BACK = "`qwf db downgrade base --chain engine`, then `qwf db upgrade`"
 
 
@@ -191,6 +195,20 @@ def test_who_looks_while_a_migration_commits_is_not_misled(empty: str, way: str)
     with engine.connect() as connection:
         state = read_state(connection, ENGINE)
     assert (", ".join(state.current), state.status, len(interrupted)) == (BEFORE_HOOKS, "behind", 1)
+
+
+def test_a_stop_is_told_though_the_connection_is_lost_with_it(
+    migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can then not be rolled back is no failure, which a wait would take for an outage."""
+
+    def stopped(_revision: str) -> frozenset[str]:
+        query(migrated, END_ALL_OTHERS)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("queue_workflows.db.migrations.state.tables_at", stopped)
+    with sa_engine(migrated).connect() as connection, pytest.raises(KeyboardInterrupt):
+        read_state(connection, ENGINE)
 
 
 def test_a_role_that_may_only_read_the_version_table_sees_the_tables(

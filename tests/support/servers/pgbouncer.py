@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.servers.cluster import Cluster, free_port
+from support.suite.missing import missing
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 NOBODY = 65_534
@@ -49,7 +49,7 @@ class PgBouncer:
 
     def __init__(self, target: Cluster | str, pool_mode: str = "transaction", **settings: str) -> None:
         if PROGRAM is None:
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("pgbouncer is not installed")
+            missing("pgbouncer is not installed")
         if isinstance(target, Cluster):
             self._server = {
                 "host": str(target.home),

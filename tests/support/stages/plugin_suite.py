@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 import psycopg
-import pytest
 from support.processes.pythons import find_python
 from support.processes.workers import patiently, running_orchestrator, running_worker, until
+from support.suite.missing import missing
 
 from queue_workflows import RunRepository, start_run
 from queue_workflows.hooks.plugins.compile import compile_hooks
@@ -44,11 +44,6 @@ SETTINGS = {
     "QWF_LEASE_S": "5",
     "QWF_BACKOFF_JITTER_S": "0",
 }
-
-
-def missing(what: str) -> NoReturn:
-    """Skip, but where everything has to be there."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
 
 
 def install(place: Path) -> Path:

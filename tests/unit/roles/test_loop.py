@@ -11,6 +11,7 @@ import pytest
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import ENDING
+from queue_workflows.host.processes.unwind import Unwinding
 from queue_workflows.roles import loop
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 
@@ -44,6 +45,25 @@ def test_the_first_signal_is_graceful_the_second_is_at_once(number, code):
         signal.raise_signal(number)
     assert rung == [Urgency.GRACEFUL, Urgency.AT_ONCE, Urgency.AT_ONCE]
     assert signal.getsignal(number) is before
+
+
+class Stop(KeyboardInterrupt):
+    """What the handler of a command line raises."""
+
+
+def test_a_stop_that_was_asked_for_before_and_got_lost_ends_the_role_as_it_begins():
+    """Also where whoever has caught it keeps it; the handlers stay those that were there."""
+    before = signal.getsignal(signal.SIGTERM)
+    unwinding = Unwinding()
+    try:
+        with pytest.raises(Stop) as caught:
+            unwinding.begin(Stop)
+        with pytest.raises(Stop) as again, Halt(lambda: None).on_signals():
+            pytest.fail("the role began")
+    finally:
+        unwinding.end()
+    assert again.value is not caught.value
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_who_was_started_deaf_to_the_terminal_stays_so():

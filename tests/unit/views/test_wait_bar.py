@@ -21,7 +21,7 @@ def at(minutes: float) -> datetime:
 
 def bar(**facts: Any) -> list[tuple[str, float, float, str]]:
     """The segments of a job that was created at minute 0 and is looked at in minute 60."""
-    given = {"at": at(60), "status": "queued", "created_at": at(0), "run_at": at(0)} | facts
+    given: dict[str, Any] = {"at": at(60), "status": "queued", "created_at": at(0), "run_at": at(0)} | facts
     return [
         (one.kind, (one.start - START).total_seconds() / 60, (one.end - START).total_seconds() / 60, one.note)
         for one in bar_of(JobFacts(**given))

@@ -14,7 +14,8 @@ from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.explain.history import moment
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.views.jobs.explain import explained_job, json_of
-from queue_workflows.views.runs import explain as run_explain
+from queue_workflows.views.runs.explain import explained_run
+from queue_workflows.views.runs.explain import json_of as run_json
 
 
 @click.command()
@@ -38,8 +39,8 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
         )
         with at_one_moment(connection):
             if may_be_run(what):
-                run = run_explain.explained(connection, run_named(connection, what), known, node=node)
-                told, answer = run.told, run_explain.json_of(run)
+                run = explained_run(connection, run_named(connection, what), known, node=node)
+                told, answer = run.told, run_json(run)
             elif node is None:
                 family, job_id = job_named(connection, what)
                 job = explained_job(connection, family, job_id, known)

@@ -17,7 +17,7 @@ from queue_workflows.cli.shared.operator import (
 )
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.drawing.words import say_span
+from queue_workflows.drawing.words import number_of, say_span
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.views.overview import HostLine, Overview, QueueLine, json_of, read_overview
 from queue_workflows.views.stuck import Stuck
@@ -97,5 +97,5 @@ def _last_line(seen: Overview) -> str:
     lag = f", the oldest {say_span(facts.due.age_s)}" if facts.due.age_s is not None else ""
     return (
         f"outbox: {facts.due.count:,} due{lag}, {facts.poisoned.count:,} given up,"
-        f" {facts.orchestrators} orchestrators; {facts.inputs.count:,} wait for an answer"
+        f" {number_of('orchestrator', facts.orchestrators)}; {facts.inputs.count:,} wait for an answer"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -78,12 +78,15 @@ def current(target: Target = None, *, chains: Iterable[Chain]) -> list[ChainStat
 
 @contextmanager
 def _looking(connection: sa.Connection) -> Iterator[None]:
-    """Leave no lock and no failed statement behind."""
+    """Leave no lock and no failed statement behind; what ends the look is told, also a stop."""
     inside = connection.begin_nested() if connection.in_transaction() else connection
     try:
         yield
-    finally:
-        inside.rollback()
+    except BaseException:
+        with suppress(sa.exc.SQLAlchemyError):  # of a lost connection nothing is left behind
+            inside.rollback()
+        raise
+    inside.rollback()
 
 
 def _read(connection: sa.Connection, chain: Chain, script: ScriptDirectory) -> ChainState:

@@ -31,9 +31,13 @@ _TELLING: Final = [NodeState.ACTIVE.value, NodeState.FAILED.value]
 class RunReader:
     """Looks at one run again and again; what of it never changes is read once."""
 
-    def __init__(self, run_id: uuid.UUID, *, most_nodes: int = MOST_NODES) -> None:
+    def __init__(
+        self, run_id: uuid.UUID, *, most_nodes: int = MOST_NODES, brief_above: int | None = None
+    ) -> None:
+        """Of a run with more than `brief_above` nodes those that are over are told without their jobs."""
         self._run_id = run_id
         self._most_nodes = most_nodes
+        self._brief_above = most_nodes if brief_above is None else brief_above
         self._size: int | None = None
         self._document: Document | None = None
 
@@ -59,7 +63,7 @@ class RunReader:
             return found.counted_nodes(run.id, most=self._most_nodes), running
         if size > self._most_nodes:
             return found.nodes(run.id, states=_TELLING, most=MOST_TELLING), running
-        return found.nodes(run.id, most=self._most_nodes), running
+        return found.nodes(run.id, most=self._most_nodes, brief=size > self._brief_above), running
 
     def _document_of(self, found: OverviewRepository, run: RunFacts, size: int) -> Document | None:
         if self._document is None and run.mode == "node" and size <= self._most_nodes:

@@ -14,7 +14,7 @@ from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
-from queue_workflows.repositories.sql.table import Filters, Repository, Table
+from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 from queue_workflows.states import JobFamily
 
 if TYPE_CHECKING:
@@ -114,6 +114,12 @@ WHERE listing.node_job_id = %(id)s::bigint AND listing.attempt = %(attempt)s::in
 _CURRENT: Final = """attempt = (
     SELECT max(last.attempt) FROM hook_records AS last WHERE last.node_job_id = hook_records.node_job_id
 )"""
+# By the index of the run's records: in the order of their ids the planner might read those of all other runs.
+LIST: Final = _TABLE.sql("""
+SELECT {columns} FROM hook_records{where}
+ORDER BY id + 0
+LIMIT %(limit)s::bigint
+""")
 COUNTS: Final = f"""
 SELECT type, count(*) FROM hook_records
 WHERE run_id = %(run_id)s::uuid AND {_CURRENT}
@@ -237,7 +243,9 @@ class HookRecordRepository(Repository["HookRecord"]):
             filters.always("warning IS NOT NULL")
         if not all_attempts:
             filters.always(_CURRENT)
-        return self._page(filters, by="id", after=after, limit=limit, newest_first=False)
+        filters.add("id > %(after)s::bigint", after=after)
+        params = filters.params | {"limit": check.whole("limit", limit, 1, LONGEST_PAGE)}
+        return self._all(LIST.replace("{where}", filters.where), params)
 
 
 def fits_at_once(lines: Sequence[StoredLine]) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 from queue_workflows.errors import FilterRefused
 from queue_workflows.repositories.reports.job_listing import JobFilter, written
 from queue_workflows.repositories.sql import checks as check
-from queue_workflows.repositories.sql.bounded_walk import SLACK_S, BoundedWalk, Found, Served
+from queue_workflows.repositories.sql.bounded_walk import SLACK_S, STEPS, BoundedWalk, Found, Served
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, INGEST, LARGEST_ID, NODE, Family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
@@ -35,6 +35,9 @@ _INDEXED: Final = {
     JobStatus.RUNNING.value: "claimed_by",
     JobStatus.AWAITING_INPUT.value: "expires_at",
 }
+# To look into an error costs as much as ten other rows, to put it into the form of its group a hundred.
+_STEPS_BY_ERROR: Final = (1_000, 9_000, 10_000)
+_STEPS_BY_GROUP: Final = (1_000, 4_000)
 _FAILED: Final = (JobStatus.FAILED.value,)
 # halves: the half of the ids in which those stored before a moment end, which need not exist. Ids are about
 # in the order of time, so what is above the last half is too young.
@@ -144,7 +147,14 @@ class JobSearch:
         if wanted.older_than_s is not None:
             before = self._old_enough(family, wanted.older_than_s, before)
         base = "status = 'failed'" if wanted.status == _FAILED else ""
-        return walk.newest(filters, base=base, before=before, limit=limit, newer_than_s=wanted.newer_than_s)
+        return walk.newest(
+            filters,
+            base=base,
+            before=before,
+            limit=limit,
+            newer_than_s=wanted.newer_than_s,
+            steps=_steps(wanted.error),
+        )
 
     def _old_enough(self, family: Family, older_than_s: float, before: int) -> int:
         """Where to begin, so that what is too young need not be passed by."""
@@ -171,6 +181,13 @@ def served_by_indexes(wanted: JobFilter, family: Family) -> list[Served]:
         Served(f"status = '{status}'" + (of_queue if status == JobStatus.QUEUED else ""), _INDEXED[status])
         for status in sorted(statuses)
     ]
+
+
+def _steps(error: str | None) -> Sequence[int]:
+    """How many rows are looked at, by what that costs."""
+    if error is None:
+        return STEPS
+    return _STEPS_BY_GROUP if "#" in error else _STEPS_BY_ERROR
 
 
 def _statuses(wanted: JobFilter, family: Family) -> set[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.limits.slots import CAP
 from queue_workflows.repositories.sql.connection import Handle, Statements
@@ -28,6 +29,19 @@ COUNTED_IN_GROUP: Final = 10_000
 HOLDERS_READ: Final = 1_000
 # What is due is promoted within about a second by any living worker.
 OVERDUE_S: Final = 10
+# What a task was given and gave back may be megabytes, and says nothing about why a job waits.
+_PAYLOADS: Final = frozenset({"args", "result", "inputs", "context_delta"})
+
+
+def _without_payloads(family: Family) -> str:
+    """The columns of a job in their order, with nothing in place of its payloads."""
+    table: Table[Any] = Table(family.table)
+    return ", ".join(
+        "NULL" if name in _PAYLOADS else table.only([name]).replace(f"{family.table}.", "job.")
+        for name in TYPES[family.table]
+    )
+
+
 # queues: each that has a queued job. reasons: each for which jobs are on hold. holds: some keys of each.
 # first: of each group how many there are, and the job that has waited longest among the first of each
 # priority, or is first in the index. The last columns: the cap of the job's key, and the jobs that hold it.
@@ -123,7 +137,7 @@ SELECT first.kind, first.count, {due}, status = 'running' AND {lapsed}, {cap}, A
         SELECT held.job_family || ':' || held.job_id FROM limit_slots AS held
         WHERE held.limit_key = job.limit_key AND held.lease_expires_at > statement_timestamp()
         ORDER BY held.slot LIMIT {holders}
-    ), {job_columns}
+    ), {columns_read}
 FROM first JOIN {table} AS job ON job.id = first.id
 WHERE job.id = ANY (ARRAY(SELECT id FROM first))
 """,
@@ -135,12 +149,13 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM first))
     counted=str(COUNTED_IN_GROUP),
     overdue_s=str(OVERDUE_S),
     holders=str(HOLDERS_READ),
+    columns_read={family.name: _without_payloads(family) for family in FAMILIES},
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StuckJobs:
-    """Jobs with one cause; `job` is the example, `cap` and `holders` are those of its limit's key."""
+    """Jobs with one cause; `job` is the example, without payloads; `cap` and `holders` are of its key."""
 
     family: Family
     kind: str

@@ -1,7 +1,7 @@
 """A search that ends: rows newest first by their primary key, in steps, so many of them and no more.
 
 A filter that few rows match has no index as a rule, and would read years of history to fill a page. Here a
-call looks at `MOST` rows below a position and says how far it came; what asks again goes on from there, and
+call looks at so many rows below a position and says how far it came; what asks again goes on from there, and
 neither new rows nor pruned ones disturb the position. Where an index has few rows that alone can match, all
 of those are read instead, and the search is complete.
 """
@@ -36,10 +36,10 @@ WITH found AS MATERIALIZED (
     ORDER BY id DESC
     LIMIT %(limit)s::bigint
 )
-SELECT last.id, last.created_at, statement_timestamp(), found.id, found.*
+SELECT last.id, (SELECT created_at FROM {table} WHERE id = last.id), statement_timestamp(), found.id, found.*
 FROM (SELECT) AS step
 LEFT JOIN LATERAL (
-    SELECT id, created_at FROM {table}
+    SELECT id FROM {table}
     WHERE {base}id < %(before)s::{type} AND (SELECT count(*) FROM found) < %(limit)s::bigint
     ORDER BY id DESC
     OFFSET %(width)s::bigint - 1 LIMIT 1
@@ -86,13 +86,20 @@ class BoundedWalk(Generic[I]):
         self._marks = {"table": table, "type": key, "read": read, "selected": selected}
 
     def newest(
-        self, filters: Filters, *, base: str = "", before: I, limit: int, newer_than_s: float | None = None
+        self,
+        filters: Filters,
+        *,
+        base: str = "",
+        before: I,
+        limit: int,
+        newer_than_s: float | None = None,
+        steps: Sequence[int] = STEPS,
     ) -> Found[I]:
         """What matches below a position; `base` narrows the walk to the rows of an index in its order."""
         statement = self.step(filters, base=base)
         found: list[Sequence[Any]] = []
         back_to: datetime | None = None
-        for width in STEPS:
+        for width in steps:
             params = filters.params | {"before": before, "width": width, "limit": limit - len(found)}
             rows = self._sql.rows(statement, params)
             last, back_to, now, last_found = *rows[0][:3], rows[-1][3]

@@ -27,7 +27,9 @@ class ExplainedRun:
     told: Explanation
 
 
-def explained(conn: Handle, run_id: uuid.UUID, known: Knowledge, *, node: str | None = None) -> ExplainedRun:
+def explained_run(
+    conn: Handle, run_id: uuid.UUID, known: Knowledge, *, node: str | None = None
+) -> ExplainedRun:
     """The reasons and the history; `UnknownRun` or `UnknownNode` where there is none."""
     repository = RunExplainingRepository(conn)
     there = repository.circumstances(run_id, node_id=node)

@@ -1,4 +1,4 @@
-"""The newest runs that match a filter, a page at a time."""
+"""Runs that match a filter, the newest first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import shlex
 from dataclasses import asdict
 from typing import Any, Final
 
+from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
 from queue_workflows.repositories.runs.listing import RunFilter
-from queue_workflows.repositories.runs.run_search import RunPage, RunSearch
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.views.filters.runs import text_of
 
@@ -27,7 +27,7 @@ def json_of(page: RunPage) -> list[dict[str, Any]]:
 def command_of(wanted: RunFilter, *, limit: int = USUAL, before: str | None = None) -> str:
     """The command that shows the page."""
     words = ["qwf", "run", "list"]
-    if text := text_of(wanted):
-        words += ["--where", text]
+    words += ["--where", text] if (text := text_of(wanted)) else []
     words += ["--limit", str(limit)] if limit != USUAL else []
-    return shlex.join(words if before is None else [*words, "--before", before])
+    words += ["--before", before] if before is not None else []
+    return shlex.join(words)

@@ -61,6 +61,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def may_be_program(request: Request) -> bool:
+    """Whether a request is from a program, or else from a page of ours.
+
+    A browser that another site has send a request to us says so by `Sec-Fetch-Site` or by `Origin`; a program
+    sends neither.
+    """
+    is_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
+    return not is_browser or is_from_our_page(request)
+
+
 def is_from_our_page(request: Request) -> bool:
     """Whether a request that would change something came from a page of ours.
 

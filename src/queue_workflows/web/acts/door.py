@@ -104,6 +104,7 @@ class Door:
             return self._page(wanted, preview, 409, _CHANGED.get(judged.verdict, ""))
         if wanted.asked.is_bulk and not wanted.form.reason:
             return self._page(wanted, preview, 422, _SAY_WHY)
+        self._under_way.check_room()
         if not self._tokens.use(judged):
             raise self._done_already(wanted, judged)
         return await self._done(wanted.frame, *self._begin(wanted, preview, judged))

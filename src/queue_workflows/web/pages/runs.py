@@ -38,6 +38,7 @@ def runs(look: Look) -> Shown:
         },
         json=listing.json_of(found),
         is_live=before is None,
+        cursor=found.cursor,
     )
 
 
@@ -48,7 +49,7 @@ def one_run(look: Look) -> Shown:
     if view not in VIEWS:
         raise PayloadError(f"view takes one of {', '.join(VIEWS)}", path="view")
     shown = show.shown_run(look.conn, run_id)
-    told = explain.explained(look.conn, run_id, look.knowledge())
+    told = explain.explained_run(look.conn, run_id, look.knowledge())
     run = shown.run
     data = {
         "run": run,
@@ -93,9 +94,11 @@ def _part(look: Look, run_id: uuid.UUID, view: str) -> dict[str, object]:
 
 def explained(look: Look) -> Shown:
     """The explanation alone is the answer for programs; for eyes it stands on the run's page."""
-    run_id = named_run(look.parts["run"])
-    told = explain.explained(look.conn, run_id, look.knowledge())
-    return replace(one_run(look), command=explain.command_of(run_id), json=explain.json_of(told))
+    run_id, node_id = named_run(look.parts["run"]), look.word("node") or None
+    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
+    return replace(
+        one_run(look), command=explain.command_of(run_id, node=node_id), json=explain.json_of(told)
+    )
 
 
 def node(look: Look) -> Shown:
@@ -109,7 +112,7 @@ def node(look: Look) -> Shown:
     after = int(given) if (given := look.word("after")).removeprefix("-").isdigit() else None
     limit = look.number("limit", ROWS)
     seen = elements.node_page(look.conn, run_id, node_id, state=state, after=after, limit=limit)
-    told = explain.explained(look.conn, run_id, look.knowledge(), node=node_id)
+    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
     here = f"{look.prefix}/runs/{run_id}/nodes/{node_id}"
     return Shown(
         title=f"{node_id} of {str(run_id)[:8]}",

@@ -16,10 +16,12 @@ from queue_workflows.errors import (
     PayloadError,
     QwfError,
     SchemaError,
+    UnknownHost,
     UnknownJob,
     UnknownNode,
     UnknownRun,
     UnknownSchedule,
+    UnknownWorker,
     UnknownWorkflow,
 )
 from queue_workflows.web.access.requests import RequestRefused
@@ -30,7 +32,20 @@ from queue_workflows.web.rendering import texts
 _log = logging.getLogger(__name__)
 
 COME_BACK_S: Final = 3
-_UNKNOWN: Final = (UnknownJob, UnknownRun, UnknownNode, UnknownSchedule, UnknownWorkflow)
+_LOCKED: Final = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+)
+_UNKNOWN: Final = (
+    UnknownHost,
+    UnknownJob,
+    UnknownNode,
+    UnknownRun,
+    UnknownSchedule,
+    UnknownWorker,
+    UnknownWorkflow,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,7 @@ class Refusal:
 
 NOT_HERE: Final = Refusal(404, texts.NOT_HERE)
 SIGNED_OUT: Final = Refusal(401, texts.SIGNED_OUT, advice=texts.SIGNED_OUT_ADVICE)
+SENT_BY_NOBODY: Final = Refusal(401, texts.SENT_BY_NOBODY, advice=texts.SENT_BY_NOBODY_ADVICE)
 DENIED: Final = Refusal(403, texts.DENIED)
 ACT_DENIED: Final = Refusal(403, texts.ACT_DENIED)
 ELSEWHERE: Final = Refusal(403, texts.ELSEWHERE, advice=texts.ELSEWHERE_ADVICE)
@@ -57,6 +73,8 @@ def refusal_of(exc: BaseException) -> Refusal:
     """What an exception means for the request that met it."""
     if isinstance(exc, psycopg.errors.QueryCanceled):
         return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
+    if isinstance(exc, _LOCKED):
+        return Refusal(409, texts.LOCKED, advice=texts.LOCKED_ADVICE)
     if isinstance(exc, RequestRefused):
         return Refusal(exc.status, exc.message, advice=exc.advice or "")
     known = exc if isinstance(exc, QwfError) else _of_driver(exc)

@@ -24,6 +24,7 @@ from queue_workflows.db.connections.exhaustion import has_room
 from queue_workflows.db.listen.join_thread import Wakeup
 from queue_workflows.host.kernel import LEFT_ALONE
 from queue_workflows.host.processes.harden import ASKED, RETIRE, hearable
+from queue_workflows.host.processes.unwind import raise_what_was_asked
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
@@ -40,7 +41,8 @@ class StopSignals:
         self._masks: dict[int, set[int]] = {}
 
     def begin(self) -> None:
-        """Hear the stop signals from now on."""
+        """Hear the stop signals from now on; one that came before, and got lost, ends the worker here."""
+        raise_what_was_asked()
         for number in dict.fromkeys((*hearable(), RETIRE, ASKED, LEFT_ALONE)):
             self._before[number] = signal.signal(number, self._heard)
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)

@@ -1,0 +1,48 @@
+"""A browser for each file of tests, and the page over a database of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from playwright.sync_api import Browser
+from support.browser.chromium import Tabs, chromium
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
+from support.servers.browsed_page import BrowsedPage, browsed_page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The driver of a browser runs an event loop in this thread, so it does not outlive the file."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tabs(browser: Browser) -> Iterator[Tabs]:
+    """The tabs of one test."""
+    tabs = Tabs(browser)
+    yield tabs
+    tabs.close()
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """A test's own hands in the database, whose tables are empty."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+        yield connection
+
+
+@pytest.fixture
+def ingest(conn: psycopg.Connection) -> Jobs:
+    """Jobs of one family."""
+    return Jobs("ingest", conn)
+
+
+@pytest.fixture
+def page(qwf_dsn: str, conn: psycopg.Connection) -> Iterator[BrowsedPage]:
+    """The page, which knows an operator and a viewer."""
+    with browsed_page(qwf_dsn) as page:
+        yield page

@@ -1,0 +1,106 @@
+"""Every page, with everything on it and with nothing: usable by everybody, and true to its own policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import psycopg
+import pytest
+from playwright.sync_api import expect
+from support.browser.axe import violations
+from support.browser.chromium import Tabs
+from support.rows.every_state import EveryState, put_every_state
+from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
+
+from queue_workflows.testing.servers import QwfServer
+from queue_workflows.web.pages.all import ADDRESSES
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+PATHS = [address.path for address in ADDRESSES]
+# Of a run's page each view, and of a job's each state, has a layout of its own.
+MORE = [
+    "/runs/{run}?view=timeline",
+    "/runs/{run}?view=nodes",
+    "/runs/{run}?view=records",
+    "/jobs?q=status:failed",
+]
+WIDTHS = (320, 1280)
+SCHEMES = ("light", "dark")
+NOBODY = EveryState({"failed": "ingest:404"}, {"running": UUID(int=404)})
+_WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def full(qwf_dsn: str) -> Iterator[tuple[BrowsedPage, EveryState]]:
+    """The page over a database with something in every state."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        there = put_every_state(connection)
+    with browsed_page(qwf_dsn) as page:
+        yield page, there
+
+
+@pytest.fixture(scope="module")
+def empty(qwf_server: QwfServer) -> Iterator[BrowsedPage]:
+    """The page over a database in which nothing ever happened."""
+    with qwf_server.database() as dsn, browsed_page(dsn) as page:
+        yield page
+
+
+def flaws(tabs: Tabs, url: str, status: int) -> list[str]:
+    """What is wrong with a page in both themes and at both widths."""
+    tab = tabs.open(OPERATOR)
+    answer = tab.goto(url)
+    assert answer is not None
+    found = [] if answer.status == status else [f"status {answer.status} instead of {status}"]
+    expect(tab.locator("h1")).to_have_count(1)
+    for scheme in SCHEMES:
+        for width in WIDTHS:
+            tab.emulate_media(color_scheme=scheme)
+            tab.set_viewport_size({"width": width, "height": 900})
+            here = f"{scheme}, {width} px"
+            found += [f"{here}: {one}" for one in violations(tab)]
+            if (more := tab.evaluate(_WIDER)) > 0:
+                found.append(f"{here}: {more} px wider than the window")
+    return found + tabs.complaints
+
+
+@pytest.mark.parametrize("path", PATHS + MORE)
+def test_with_something_in_every_state(tabs: Tabs, full: tuple[BrowsedPage, EveryState], path: str) -> None:
+    """No rule of accessibility is broken, nothing is complained of, and nothing is cut at 320 pixels."""
+    page, there = full
+    assert flaws(tabs, page.url + there.place(path), 200) == []
+
+
+@pytest.mark.parametrize("status", ["completed", "running", "held", "cancelled", "queued", "scheduled"])
+def test_a_job_in_each_status(tabs: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
+    """Its page is as good as that of a failed one."""
+    page, there = full
+    assert flaws(tabs, page.url + there.place("/jobs/{job}", job=status), 200) == []
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "at_work"])
+def test_a_run_in_each_status(tabs: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
+    """Its graph is as good as that of one that waits for an answer."""
+    page, there = full
+    assert flaws(tabs, page.url + there.place("/runs/{run}", run=status), 200) == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_with_nothing_there(tabs: Tabs, empty: BrowsedPage, path: str) -> None:
+    """A list says that it is empty, a thing that is not there is said to be missing."""
+    tab = tabs.open(OPERATOR)
+    answer = tab.goto(empty.url + NOBODY.place(path))
+    assert answer is not None
+    assert answer.status in ((200, 404) if "{" in path else (200,))
+    assert flaws(tabs, empty.url + NOBODY.place(path), answer.status) == []
+
+
+@pytest.mark.parametrize("act", ["job.cancel", "job.retry"])
+def test_the_preview_of_an_act(tabs: Tabs, full: tuple[BrowsedPage, EveryState], act: str) -> None:
+    """What stands between a button and its act is a page like the others."""
+    page, there = full
+    job = there.jobs["queued" if act == "job.cancel" else "failed"]
+    assert flaws(tabs, f"{page.url}/act/preview?act={act}&target={job}", 200) == []
+    assert flaws(tabs, f"{page.url}/act/preview?act={act}&where=queue:fetch", 200) == []

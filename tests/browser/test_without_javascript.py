@@ -1,0 +1,81 @@
+"""The page with scripts switched off: everything can be read, and everything can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from playwright.sync_api import Page, expect
+from support.browser.chromium import Tabs
+from support.rows.every_state import put_every_state
+from support.rows.jobs import Jobs, ending
+from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
+
+from queue_workflows.testing.servers import QwfServer
+from queue_workflows.web.pages.all import ADDRESSES
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture
+def tab(tabs: Tabs) -> Page:
+    """The operator's tab, in which no script runs."""
+    return tabs.open(OPERATOR, java_script_enabled=False)
+
+
+@pytest.fixture
+def full(qwf_server: QwfServer) -> Iterator[tuple[BrowsedPage, list[str]]]:
+    """The page with something in every state, and the place of each of its pages."""
+    with qwf_server.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        there = put_every_state(connection)
+        with browsed_page(dsn) as page:
+            yield page, [page.url + there.place(address.path) for address in ADDRESSES]
+
+
+def test_every_page_can_be_read(full: tuple[BrowsedPage, list[str]], tabs: Tabs, tab: Page) -> None:
+    """Each has its heading and its menu, and complains of nothing."""
+    _page, places = full
+    for place in places:
+        answer = tab.goto(place)
+        assert answer is not None
+        assert answer.status == 200, place
+        expect(tab.locator("main h1")).to_be_visible()
+        expect(tab.locator("nav.pages a[aria-current=page]:visible")).to_have_count(1)
+    assert tabs.complaints == []
+
+
+def test_a_job_is_cancelled_in_two_steps(
+    page: BrowsedPage, ingest: Jobs, conn: psycopg.Connection, tab: Page
+) -> None:
+    """A button shows what it would be, the next one does it, on the account of the user that pressed it."""
+    (job,) = ingest.enqueue()
+    tab.goto(f"{page.url}/jobs/ingest:{job}")
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    expect(tab.get_by_role("heading", name=f"Cancel ingest:{job}")).to_be_visible()
+    assert ingest.seen(job, "status") == ("queued",)
+    tab.get_by_label("Reason").fill("not wanted any more")
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    expect(tab.get_by_text("Done.")).to_be_visible()
+    assert ingest.seen(job, "status") == ("cancelled",)
+    assert conn.execute("SELECT actor, action, subject_id, reason FROM audit_log").fetchall() == [
+        (OPERATOR, "job.cancel", str(job), "not wanted any more")
+    ]
+    tab.get_by_role("link", name="Back").click()
+    expect(tab.locator("main .lead")).to_contain_text("cancelled")
+
+
+def test_picked_rows_are_retried_for_a_reason(page: BrowsedPage, ingest: Jobs, tab: Page) -> None:
+    """Of the rows of a list those that were picked are acted on, and the others stay as they are."""
+    jobs = ingest.enqueue(3, max_attempts=1)
+    for job in ingest.claim(limit=3):
+        ingest.repository.end(ending(job, "failed", error={"kind": "exit"}, counts=True))
+    tab.goto(f"{page.url}/jobs?q=status:failed")
+    for job in jobs[:2]:
+        tab.get_by_role("checkbox", name=f"Pick ingest:{job}").check()
+    tab.locator(".bulk").get_by_role("button", name="Retry").click()
+    expect(tab.get_by_role("heading", name="Retry 2 jobs")).to_be_visible()
+    tab.get_by_label("Reason").fill("the site is back")
+    tab.get_by_role("button", name="Retry", exact=True).click()
+    expect(tab.get_by_text("Done.")).to_be_visible()
+    assert [ingest.seen(job, "status") for job in jobs] == [("queued",), ("queued",), ("failed",)]

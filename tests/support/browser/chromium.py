@@ -1,0 +1,76 @@
+"""The system's own Chromium, driven by playwright, and what its pages complain of."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from support.suite.missing import missing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+
+# The machine may be busy with other tests: what has not come by then does not come.
+PATIENCE_MS: Final = 90_000
+_TELL_VIOLATIONS: Final = """
+addEventListener("securitypolicyviolation", (event) =>
+  console.error(`content security policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))
+"""
+
+
+@contextmanager
+def chromium(*arguments: str) -> Iterator[Browser]:
+    """A browser of its own; root runs one only without its sandbox."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        missing("there is no chromium on PATH")
+    try:
+        from playwright.sync_api import expect, sync_playwright
+    except ModuleNotFoundError:
+        missing("playwright is not installed")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox", *arguments], timeout=PATIENCE_MS
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Tabs:
+    """Tabs of one browser; `complaints` has what their consoles and the content security policy said."""
+
+    browser: Browser
+    complaints: list[str] = field(default_factory=list)
+    contexts: list[BrowserContext] = field(default_factory=list)
+
+    def open(self, user: str | None = None, **options: Any) -> Page:
+        """A new tab, which shares nothing with the others, of a user that a request names by its header."""
+        headers = {} if user is None else {"X-User": user}
+        context = self.browser.new_context(extra_http_headers=headers, **options)
+        context.set_default_timeout(PATIENCE_MS)
+        context.add_init_script(_TELL_VIOLATIONS)
+        context.on("console", self._hear)
+        context.on("weberror", lambda error: self.complaints.append(f"raised: {error.error}"))
+        self.contexts.append(context)
+        return context.new_page()
+
+    def close(self) -> None:
+        """Close every tab."""
+        for context in self.contexts:
+            context.close()
+        self.contexts.clear()
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        """A page that says that something is not there has a status that a browser complains of."""
+        is_of_page = message.page is not None and message.location["url"] == message.page.url
+        if message.type in ("error", "warning") and not (
+            is_of_page and message.text.startswith("Failed to load resource")
+        ):
+            self.complaints.append(f"{message.type}: {message.text}")
