@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from queue_workflows.testing.servers import QwfServer
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -235,6 +241,36 @@ def test_the_lease_is_longer_on_a_crowded_machine_and_so_is_the_bound() -> None:
     assert {**crowded, "QWF_LEASE_S": ""} == {**usual, "QWF_LEASE_S": ""}
     killing = history(worker("r1"), jobs(0.0, 3, "kills_itself"))
     assert running.bound_of(killing, crowded) > running.bound_of(killing, usual)
+
+
+class Attempt:
+    """What a task is given of the engine; when it waits, the database may be used again."""
+
+    family, id, attempt = "ingest", 1, 1
+
+    def __init__(self, allow: Callable[[bool], object]) -> None:
+        self._allow = allow
+
+    def sleep(self, _seconds: float) -> None:
+        """Wait."""
+        self._allow(True)
+
+
+@pytest.mark.parametrize("task", ["enqueues", "enqueues_and_rolls_back"])
+def test_a_task_that_asks_the_database_waits_until_it_answers(
+    qwf_server: QwfServer, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """A history may take all connections away, and a good task is not to fail for that."""
+    server = psycopg.connect(qwf_server.dsn("postgres"), autocommit=True)
+    with qwf_server.database() as dsn, server as operator:
+        name = sql.Identifier(conninfo_to_dict(dsn)["dbname"])
+
+        def allow(allowed: bool) -> None:
+            operator.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(name, allowed))
+
+        monkeypatch.setattr("chaos.tasks.contexts.dsn", lambda: dsn)
+        allow(False)
+        assert BEHAVIOURS[task].run({}, Attempt(allow)) == {"attempt": 1}
 
 
 def test_a_failing_history_becomes_small() -> None:
