@@ -26,7 +26,7 @@ from chaos.generator import generate  # noqa: E402
 from chaos.histories import History, load, save  # noqa: E402
 from chaos.ledger import Line  # noqa: E402
 from chaos.model import judge  # noqa: E402
-from chaos.observing import Observation  # noqa: E402
+from chaos.observing import Observation, tracebacks  # noqa: E402
 from chaos.scenarios import history, jobs, worker  # noqa: E402
 from chaos.shrinking import shrunk  # noqa: E402
 
@@ -208,6 +208,33 @@ def test_an_interpreter_that_is_interrupted_before_our_first_line_is_excused(exe
     seen = seen_of(made)
     WRONG["status"](seen)
     assert len(judge(made, seen)) == (0 if executes else 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "last", "is_ours"),
+    [
+        ("__init__.py", "<module>", "KeyboardInterrupt", False),
+        ("cli/entry_points.py", "<module>", "KeyboardInterrupt", False),
+        ("cli/entry_points.py", "main", "KeyboardInterrupt", True),
+        ("cli/main.py", "<module>", "KeyboardInterrupt", True),
+        ("__init__.py", "<module>", "ImportError: typing", True),
+    ],
+)
+def test_what_python_says_of_an_interrupt_before_our_first_line_is_excused(
+    file: str, function: str, last: str, is_ours: bool
+) -> None:
+    """While it imports what holds that line nobody can have silenced it; any later one is seen."""
+    said = f"""Traceback (most recent call last):
+  File "<frozen runpy>", line 112, in _get_module_details
+  File "/venv/src/queue_workflows/{file}", line 9, in {function}
+    from typing import Any
+  File "/usr/lib/python3.11/typing.py", line 1294, in __getattr__
+    def __getattr__(self, attr):
+
+{last}
+qwf: terminated
+"""
+    assert bool(tracebacks(said)) is is_ours
 
 
 @pytest.mark.parametrize("begin", [500, 5000])
