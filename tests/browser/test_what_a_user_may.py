@@ -60,7 +60,9 @@ def test_a_viewer_is_offered_nothing(
         answer = tab.goto(page.url + there.place(address.path))
         assert answer is not None
         assert answer.status == 200, address.path
-        offers = tab.locator("main form[action*='/act'], main input[type=checkbox], main button[name=act]")
+        offers = tab.locator(
+            "main form[action*='/act'] button, main input[type=checkbox], main button[name=act]"
+        )
         assert offers.count() == 0, address.path
 
 

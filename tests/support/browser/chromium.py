@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # The machine may be busy with other tests: what has not come by then does not come.
 PATIENCE_MS: Final = 90_000
+_NOT_LOADED: Final = "Failed to load resource"
 _TELL_VIOLATIONS: Final = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`content security policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))
@@ -68,9 +69,8 @@ class Tabs:
         self.contexts.clear()
 
     def _hear(self, message: ConsoleMessage) -> None:
-        """A page that says that something is not there has a status that a browser complains of."""
-        is_of_page = message.page is not None and message.location["url"] == message.page.url
-        if message.type in ("error", "warning") and not (
-            is_of_page and message.text.startswith("Failed to load resource")
-        ):
-            self.complaints.append(f"{message.type}: {message.text}")
+        """A page that says what is missing has a status that a browser complains of; so has no icon at all."""
+        url = message.location["url"]
+        is_told = (message.page is not None and url == message.page.url) or url.endswith("/favicon.ico")
+        if message.type in ("error", "warning") and not (is_told and message.text.startswith(_NOT_LOADED)):
+            self.complaints.append(f"{message.type}: {message.text} ({url})")
