@@ -41,7 +41,7 @@ class Served:
 
     @property
     def first_url(self) -> str:
-        """The address that signs in whoever opens it, once."""
+        """The address that signs in the browser that opens it first."""
         return f"{self.url}/?token={self.sign_in.token}"
 
 
@@ -60,7 +60,7 @@ def served_page(
     """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts."""
     if not is_loopback(host):
         raise ConfigurationError(
-            f"the page does not bind to {host}: whoever reaches it there would need no password",
+            f"the page does not bind to {host}: there it would ask nobody for a password",
             advice="keep it on 127.0.0.1 behind a tunnel, or mount queue_workflows.web.create_app in an app"
             " that knows its users",
         )

@@ -69,7 +69,7 @@ class Tabs:
         self.contexts.clear()
 
     def _hear(self, message: ConsoleMessage) -> None:
-        """A page that says what is missing has a status that a browser complains of, as a missing icon has."""
+        """A page that says what is missing has a status that a browser complains of; so has no icon."""
         url = message.location["url"]
         is_told = (message.page is not None and url == message.page.url) or url.endswith("/favicon.ico")
         if message.type in ("error", "warning") and not (is_told and message.text.startswith(_NOT_LOADED)):

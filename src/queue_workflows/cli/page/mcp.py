@@ -42,7 +42,7 @@ def mcp(invocation: Invocation, *, acts: tuple[str, ...]) -> None:
 
 
 def check_acts(acts: tuple[str, ...]) -> None:
-    """A name that is none is a slip of whoever wrote the command line."""
+    """A name that is none is a slip in the command line."""
     from queue_workflows.web.mcp.act_calls import allowed_acts
 
     try:

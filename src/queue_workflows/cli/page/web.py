@@ -63,7 +63,7 @@ def web(
 ) -> ExitCode:
     """Serve the operator's page until Ctrl-C: everything that `qwf` knows, live, in a browser.
 
-    It is for you on this machine: the printed address signs in whoever opens it first, once. It binds to
+    It is for you on this machine: the printed address signs in the browser that opens it first. It binds to
     loopback only; docs/how-to/dashboard.md says how to mount it in an application that knows its users.
     """
     from queue_workflows.cli.shared.logs import log_to_stderr

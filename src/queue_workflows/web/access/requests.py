@@ -47,7 +47,7 @@ def host_of(request: Request) -> str:
 
 
 def is_known_host(request: Request, hosts: Collection[str] | None) -> bool:
-    """Whether the page answers to this name; None is any, for an app whose host checks names itself."""
+    """Whether the page answers to this name; None is any, where the host app checks names itself."""
     return hosts is None or host_of(request) in hosts
 
 

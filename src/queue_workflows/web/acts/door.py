@@ -193,6 +193,6 @@ class Door:
 
 
 def _refused(wanted: _Wanted, status: int, title: str, advice: str | None = None) -> RequestRefused:
-    """A refusal, whose one trace is a line in the log."""
+    """A refusal, of which a line in the log is the one trace."""
     _log.warning("refused %s to %r: %s", wanted.act.name, wanted.user, title)
     return RequestRefused(status, title, advice=advice)

@@ -49,7 +49,7 @@ class Busy(QwfError):
 
 
 class Readers:
-    """Reads for whoever asks, in the order of asking."""
+    """Reads what is asked, in the order of asking."""
 
     def __init__(self, opened: OpenedDatabase, *, threads: int = THREADS, within_ms: int = WITHIN_MS) -> None:
         self._opened = opened

@@ -24,7 +24,7 @@ INSTRUCTIONS: Final = (
 
 
 def server_of(calls: ToolCalls, user: str) -> Server[Any]:
-    """A server whose every call is on this user's account."""
+    """A server that acts on this user's account."""
 
     async def list_tools(_ctx: Any, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_listed(tool) for tool in await calls.tools(user)])

@@ -118,7 +118,7 @@ def _explain(given: Arguments) -> Asked:
 
 def _run_show(given: Arguments) -> Asked:
     run = _run(given["run"], "list_runs has the ids")
-    # The view whose pictures cost nothing: no program looks at them.
+    # The view with the cheapest pictures: no program looks at them.
     return Asked(f"/runs/{run}", runs.one_run, {"run": run}, {"view": "nodes"})
 
 

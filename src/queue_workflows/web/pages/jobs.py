@@ -117,7 +117,7 @@ def failed(look: Look) -> Shown:
 
 
 def named(name: str) -> tuple[Family, int]:
-    """The job of an address, whose family it always has."""
+    """The job of an address, which always has the family."""
     found = named_job(name)
     if found is None or found[0] is None:
         raise UnknownJob(name[:80])
