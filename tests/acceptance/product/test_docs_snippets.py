@@ -60,7 +60,6 @@ LONG = (
     "docs/how-to/run-workflows.md",
     "docs/how-to/schedule.md",
     "docs/how-to/test.md",
-    "docs/reference/mcp.md",
     "docs/how-to/use-models.md",
     "docs/reference/hook-records.md",
     "docs/tutorial.md",
@@ -111,6 +110,7 @@ EXEMPT_PAGES = [
     "docs/how-to/run-workers.md",
     "docs/how-to/run-workflows.md",
     "docs/how-to/test.md",
+    "docs/reference/mcp.md",
     "docs/tutorial.md",
 ]
 
