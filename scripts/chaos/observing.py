@@ -139,6 +139,18 @@ _BLOCK: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n|\S*\n)*?(\S.*)", re.MULTILINE
 )
 
+# What an interpreter comes through before the first line that does something: `entry_points.main`.
+_FRAME: Final = re.compile(r'^  File ".*/queue_workflows/(\S+)", line \d+, in (\S+)$', re.MULTILINE)
+_IMPORTED_FIRST: Final = {
+    (name, "<module>") for name in ("__init__.py", "__main__.py", "cli/__init__.py", "cli/entry_points.py")
+}
+
+
+def _met_no_handler(block: str) -> bool:
+    """Whether Ctrl-C met an interpreter that had not yet come to our first line, which silences it."""
+    is_interrupted = block.splitlines()[-1] == "KeyboardInterrupt"
+    return is_interrupted and _IMPORTED_FIRST.issuperset(_FRAME.findall(block))
+
 
 def tracebacks(text: str) -> list[str]:
     """The last lines of tracebacks that no task of ours is to blame for."""
@@ -146,6 +158,6 @@ def tracebacks(text: str) -> list[str]:
     for match in _BLOCK.finditer(text):
         block = match[0]
         # What a task left behind may say what it likes: a thread, a finaliser, a child.
-        if "/chaos/" not in block and "queue_workflows" in block:
+        if "/chaos/" not in block and "queue_workflows" in block and not _met_no_handler(block):
             found.append(" ".join(block.splitlines()[-3:])[-400:])
     return found

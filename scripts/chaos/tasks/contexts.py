@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
 from chaos.behaviours import BAD, GOOD, behaviour
-from chaos.ledger import dsn, sleep, work, write
+from chaos.ledger import dsn, monotonic, sleep, work, write
 from queue_workflows import HostLock, IngestJobRepository, LeaseLost, enqueue_ingest_job
+
+# Longer than any step of a history keeps the database from answering, shorter than a job may take.
+_ASKS_FOR_S: Final = 5.0
 
 
 def _well(ctx: Any) -> dict[str, Any]:
     return {"attempt": ctx.attempt}
 
 
-def _connect() -> psycopg.Connection[Any]:
-    return psycopg.connect(dsn(), autocommit=True)
+def _ask(ctx: Any, ask: Callable[[psycopg.Connection[Any]], object]) -> None:
+    """Ask on a connection of the task's own, as often as it takes: an outage is not what it is tried for."""
+    until = monotonic() + _ASKS_FOR_S
+    while True:
+        try:
+            with psycopg.connect(dsn(), autocommit=True) as connection:
+                ask(connection)
+                return
+        except psycopg.OperationalError:
+            if monotonic() > until:
+                raise
+        ctx.sleep(0.05)
 
 
 @behaviour(*GOOD)
@@ -123,26 +137,27 @@ def uses_its_fence(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 @behaviour(*GOOD)
 def enqueues(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """A job from within a job, once for each of it."""
-    with _connect() as connection:
-        key = f"from-{ctx.family}-{ctx.id}"
-        enqueue_ingest_job("quick", queue="fetch", args={}, dedupe_key=key, conn=connection)
+    key = f"from-{ctx.family}-{ctx.id}"
+    _ask(ctx, lambda mine: enqueue_ingest_job("quick", queue="fetch", args={}, dedupe_key=key, conn=mine))
     return _well(ctx)
 
 
 @behaviour(*GOOD)
 def enqueues_and_rolls_back(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """What is rolled back was never there."""
-    with psycopg.connect(dsn()) as connection:
-        enqueue_ingest_job("quick", queue="fetch", args={"never": True}, conn=connection)
-        connection.rollback()
+
+    def enqueue(connection: psycopg.Connection[Any]) -> None:
+        with connection.transaction(force_rollback=True):
+            enqueue_ingest_job("quick", queue="fetch", args={"never": True}, conn=connection)
+
+    _ask(ctx, enqueue)
     return _well(ctx)
 
 
 @behaviour("cancelled", *GOOD, node=False)
 def cancels_itself(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """By the operator's verb, and then waits for it."""
-    with _connect() as connection:
-        IngestJobRepository(connection).cancel(ctx.id)
+    _ask(ctx, lambda mine: IngestJobRepository(mine).cancel(ctx.id))
     for _ in range(100):
         ctx.sleep(0.05)
     return _well(ctx)
@@ -151,8 +166,7 @@ def cancels_itself(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 @behaviour("cancelled", *BAD, node=False, hangs=True)
 def cancels_itself_deaf(args: dict[str, Any], ctx: Any) -> None:
     """By the operator's verb, and does not hear of it."""
-    with _connect() as connection:
-        IngestJobRepository(connection).cancel(ctx.id)
+    _ask(ctx, lambda mine: IngestJobRepository(mine).cancel(ctx.id))
     sleep(60)
 
 

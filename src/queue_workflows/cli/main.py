@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 from typing import Final, NoReturn
 
@@ -36,6 +37,8 @@ GC_THRESHOLDS: Final = (20_000, 20, 20)
 
 # What needs nothing of the host app.
 WITHOUT_APP: Final = ("completion", "run-job")
+# What has a protocol on standard output, in which nothing that the host app's wiring prints may come.
+SPEAKS_ON_STDOUT: Final = ("mcp",)
 
 ENTRIES: Final = {
     "up": Entry("queue_workflows.cli.roles.up:up", "Run everything in one terminal, for development."),
@@ -95,6 +98,9 @@ ENTRIES: Final = {
     "audit": Entry(
         "queue_workflows.cli.operations.audit:audit", "Show what operators did, when, what to, and why."
     ),
+    "mcp": Entry(
+        "queue_workflows.cli.page.mcp:mcp", "Answer a coding assistant's questions about all of this."
+    ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(
         "queue_workflows.cli.operations.run_job:run_job",
@@ -153,7 +159,9 @@ def cli(ctx: click.Context, db_url: str | None, app: str | None, debug: bool) ->
 
         app = load_settings().app
     if app:
-        import_app(app)
+        is_kept = ctx.invoked_subcommand in SPEAKS_ON_STDOUT
+        with redirect_stdout(sys.stderr) if is_kept else nullcontext():
+            import_app(app)
 
 
 def import_app(module: str) -> None:

@@ -150,9 +150,17 @@ def _before(job: JobFacts, begin: datetime) -> Iterator[Segment]:
     for pause in job.pauses:
         since = max(job.created_at, pause.since)
         yield Segment("paused", since, pause.until or job.finished_at or job.at, pause.note)
-    is_first = job.attempt == 0 or (job.attempt == 1 and job.started_at is not None)
-    if is_first and not (_ends(job) or _is_set_anew(job)) and job.run_at > job.created_at + _SAME_MOMENT:
+    if _was_due_later(job):
         yield Segment("due", job.created_at, job.run_at)
+
+
+def _was_due_later(job: JobFacts) -> bool:
+    """Whether `run_at` is still what the enqueue said: an attempt, a hold and a retry set it anew."""
+    is_first = job.attempt == 0 or (
+        job.attempt == 1 and job.started_at is not None and job.run_at <= job.started_at
+    )
+    is_anew = job.hold_reason is not None or _ends(job) or _is_set_anew(job)
+    return is_first and not is_anew and job.run_at > job.created_at + _SAME_MOMENT
 
 
 def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:

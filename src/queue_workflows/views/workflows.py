@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_workflows.errors import UnknownWorkflow
-from queue_workflows.repositories.runs.grid import GridRun, NodeCell, RecentWorkflow, RunGridRepository
+from queue_workflows.repositories.reports.run_grid import GridRun, NodeCell, RecentWorkflow, RunGridRepository
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, NodeState
 

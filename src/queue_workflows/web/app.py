@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import MutableHeaders
@@ -26,6 +26,7 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.settings import Settings
 from queue_workflows.web.access import requests as judging
+from queue_workflows.web.access.bearer import BearerToken
 from queue_workflows.web.access.redaction import Redact, Redaction
 from queue_workflows.web.access.sign_in import SignIn
 from queue_workflows.web.access.users import LOOK, Authorize, FindUser, Users
@@ -37,12 +38,17 @@ from queue_workflows.web.database.writers import Writers
 from queue_workflows.web.live.ears import Ears
 from queue_workflows.web.live.hub import Hub
 from queue_workflows.web.live.stream import events
+from queue_workflows.web.mcp import check_installed
 from queue_workflows.web.page import Address, Look, Shown
 from queue_workflows.web.pages.all import ADDRESSES
 from queue_workflows.web.rendering import answers, refusals, static_files
 from queue_workflows.web.rendering.templates import Frame, render_live
 
+if TYPE_CHECKING:
+    from queue_workflows.web.mcp.endpoint import McpEndpoint
+
 LONGEST_ADDRESS: Final = 16_384
+MCP: Final = "/mcp"
 _STREAM: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -56,6 +62,8 @@ def create_app(
     prefix: str = "",
     hosts: Collection[str] | None = None,
     live: bool = True,
+    mcp: bool = False,
+    mcp_acts: Collection[str] = (),
 ) -> Web:
     """The operator's page, to be mounted in an application.
 
@@ -63,7 +71,9 @@ def create_app(
     user, None for nobody; `authorize(user, verb, target)` says whether that user may do this; both may be
     coroutines. `redact(kind, value)` changes what is shown of payloads, results and errors. `prefix` is where
     the app is mounted, if the server does not say so. `hosts` are the names that it answers to, None for any.
-    Without `live` a page is loaded again where it would be streamed, as a WSGI server must.
+    Without `live` a page is loaded again where it would be streamed, as a WSGI server must. With `mcp` also
+    programs ask, at `/mcp`, by the Model Context Protocol, as the user that `user` names for their requests;
+    they can do none but the `mcp_acts`, such as "job.retry".
     """
     return Web(
         database,
@@ -73,6 +83,7 @@ def create_app(
         prefix=prefix,
         hosts=hosts,
         live=live,
+        mcp_acts=mcp_acts if mcp else None,
     )
 
 
@@ -91,6 +102,8 @@ class Web:
         live: bool = True,
         sign_in: SignIn | None = None,
         settings: Settings | None = None,
+        mcp_acts: Collection[str] | None = None,
+        mcp_token: BearerToken | None = None,
     ) -> None:
         self._opened = OpenedDatabase(database)
         self._users = users
@@ -108,10 +121,13 @@ class Web:
         self._door = Door(
             self.readers, self.writers, ACTS, redaction=self._redaction, settings=lambda: self.settings
         )
+        self._mcp = None if mcp_acts is None else self._mcp_endpoint(mcp_acts, mcp_token)
         self._router = Router([*_routes(self)])
 
     def close(self) -> None:
         """Let go of everything."""
+        if self._mcp is not None:
+            self._mcp.close()
         self._ears.close()
         self.readers.close()
         self.writers.close()
@@ -169,6 +185,8 @@ class Web:
             return refusals.Refusal(414, "This address is too long")
         if request.method in judging.SAFE_METHODS:
             return None
+        if self._mcp is not None and _path_below(request) == MCP:
+            return None if judging.may_be_program(request) else refusals.ELSEWHERE
         if self._read_only:
             return refusals.READ_ONLY
         return None if judging.is_from_our_page(request) else refusals.ELSEWHERE
@@ -185,10 +203,30 @@ class Web:
         return None
 
     async def _user(self, request: Request) -> str | Response | None:
+        if self._mcp is not None and _path_below(request) == MCP:
+            return await self._mcp.user_of(request, self._users) or answers.sent_by_nobody(
+                self._frame(request, None)
+            )
         if self._sign_in is None:
             return await self._users.user_of(request)
         signed_in = self._sign_in.user_of(request)
         return signed_in or self._sign_in.take_token(request)
+
+    def _mcp_endpoint(self, acts: Collection[str], token: BearerToken | None) -> McpEndpoint:
+        check_installed()
+        from queue_workflows.web.mcp.endpoint import McpEndpoint
+        from queue_workflows.web.mcp.tool_calls import ToolCalls
+
+        calls = ToolCalls(
+            self._opened,
+            self.readers,
+            self.writers,
+            self._users,
+            redaction=self._redaction,
+            settings=lambda: self.settings,
+            allowed=() if self._read_only else acts,
+        )
+        return McpEndpoint(calls, bearer=token)
 
     async def _routed(self, request: Request) -> Response:
         for route in self._router.routes:
@@ -268,6 +306,8 @@ class Web:
                 )
             )
 
+        if address.is_alone:
+            return await self.readers.beside(look)
         return await self.readers.ask(look)
 
     async def _allowed(self, user: str) -> frozenset[str]:
@@ -317,6 +357,15 @@ class Web:
         """Do it."""
         return await self._door.act(request, self._users, self._frame(request, None))
 
+    async def ask(self, request: Request) -> Response:
+        """What a program asks by the Model Context Protocol."""
+        user: str = request.state.user
+        if self._mcp is None:
+            return answers.refused(self._frame(request, None), refusals.NOT_HERE, wants_json=True)
+        if not await self._users.may(user, LOOK, MCP):
+            return answers.refused(self._frame(request, None), refusals.DENIED, wants_json=True)
+        return self._mcp.answer(user)
+
     async def progress(self, request: Request) -> Response:
         """How far an act is, which goes on in pages."""
         return await self._door.progress(request, self._users, self._frame(request, None))
@@ -343,6 +392,7 @@ def _routes(web: Web) -> list[Route]:
         Route("/act/preview", web.preview, methods=["GET", "POST"]),
         Route("/act", web.act, methods=["POST"]),
         Route("/act/{number}", web.progress),
+        Route(MCP, web.ask, methods=["POST"]),
         *routes,
     ]
 
@@ -359,7 +409,8 @@ def _path_with_words(request: Request) -> str:
 
 
 def _wants_json(request: Request) -> bool:
-    return request.scope["path"].endswith(".json")
+    path: str = request.scope["path"]
+    return path.endswith((".json", MCP))
 
 
 def _notice(why: refusals.Refusal) -> str:

@@ -12,6 +12,7 @@ import psycopg
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.errors import PayloadError
 from queue_workflows.settings import Settings
+from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.web.access.redaction import Redaction
 
 LONGEST_WORD: Final = 4096
@@ -54,6 +55,13 @@ class Look:
             raise PayloadError(f"{name} takes a whole number from {least:,} to {most:,}", path=name)
         return int(given)
 
+    def span(self, name: str, default: str) -> float:
+        """A length of time behind the address, in seconds."""
+        seconds = seconds_of(self.word(name, default))
+        if seconds is None:
+            raise PayloadError(f"{name} takes a length of time, as 90s, 2h or 7d", path=name)
+        return seconds
+
     def is_set(self, name: str) -> bool:
         """Whether a switch is on."""
         return self.word(name) in ("1", "on", "true", "yes")
@@ -70,6 +78,8 @@ class Shown:
     json: Any = None
     # Whether what it shows goes on changing.
     is_live: bool = True
+    # Of a list: the word `before` that shows what comes after it; None at its end.
+    cursor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,8 @@ class Address:
     show: Callable[[Look], Shown]
     section: str
     has_json: bool = True
+    # Whether it reads on connections of its own, for longer than a reader may; then it has no `Look.conn`.
+    is_alone: bool = False
 
 
 def part(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +19,7 @@ import uvicorn
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import Settings
+from queue_workflows.web.access.bearer import BearerToken
 from queue_workflows.web.access.requests import LOOPBACK_NAMES, is_loopback
 from queue_workflows.web.access.sign_in import SignIn, kept_key
 from queue_workflows.web.access.users import Users
@@ -35,10 +36,12 @@ class Served:
 
     url: str
     sign_in: SignIn
+    # The token of programs, where they may ask.
+    mcp_token: str | None = None
 
     @property
     def first_url(self) -> str:
-        """The address that signs in whoever opens it, once."""
+        """The address that signs in the browser that opens it first."""
         return f"{self.url}/?token={self.sign_in.token}"
 
 
@@ -52,15 +55,17 @@ def served_page(
     port: int = PORT,
     read_only: bool = False,
     names: Sequence[str] = (),
+    mcp_acts: Collection[str] | None = None,
 ) -> Iterator[Served]:
-    """Serve the page from a thread meanwhile."""
+    """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts."""
     if not is_loopback(host):
         raise ConfigurationError(
-            f"the page does not bind to {host}: whoever reaches it there would need no password",
+            f"the page does not bind to {host}: there it would ask nobody for a password",
             advice="keep it on 127.0.0.1 behind a tunnel, or mount queue_workflows.web.create_app in an app"
             " that knows its users",
         )
     sign_in = SignIn(user, kept_key(settings.data_dir))
+    token = None if mcp_acts is None else BearerToken(user)
     with _bound(host, port) as bound:
         web = Web(
             database,
@@ -69,11 +74,14 @@ def served_page(
             hosts=LOOPBACK_NAMES | {host.lower(), *(name.lower() for name in names)},
             sign_in=sign_in,
             settings=settings,
+            mcp_acts=mcp_acts,
+            mcp_token=token,
         )
         try:
             with _running(web, bound):
                 shown = f"[{host}]" if ":" in host else host
-                yield Served(f"http://{shown}:{bound.getsockname()[1]}", sign_in)
+                url = f"http://{shown}:{bound.getsockname()[1]}"
+                yield Served(url, sign_in, None if token is None else token.token)
         finally:
             web.close()
 

@@ -153,6 +153,33 @@ def test_each_cause_is_told_once(qwf_dsn: str, jobs: Jobs) -> None:
         assert one["code"] in {reason["code"] for reason in told["reasons"]}
 
 
+@pytest.mark.parametrize(
+    ("reason", "key", "text", "goes_on"),
+    [
+        ("host_lock", "camera", "it waits for the host lock 'camera'", True),
+        ("binary_missing", "h1/wget", "its plugin needs wget, which is missing on h1", False),
+        ("model_unknown", "x", "no worker that claimed it can load the model 'x'", False),
+    ],
+)
+def test_node_jobs_on_hold(
+    qwf_dsn: str, jobs: Jobs, *, reason: str, key: str, text: str, goes_on: bool
+) -> None:
+    """Told without a guess at what holds the lock, or at what became of the program."""
+    with jobs_of("node", qwf_dsn, clear=False) as nodes:
+        beat(jobs.connection, "c1", queue="cpu")
+        (held, _) = nodes.enqueue(2)
+        nodes.connection.execute(
+            "UPDATE workflow_node_jobs SET status = 'scheduled', hold_reason = %s, hold_key = %s,"
+            " run_at = now() + interval '1 h'",
+            [reason, key],
+        )
+        found = [one for one in overview(qwf_dsn)["stuck"] if one["queue"] == "cpu"]
+        assert [(one["code"], one["count"], one["example"], one["goes_on"]) for one in found] == [
+            (reason, 2, f"node:{held}", goes_on)
+        ]
+        assert found[0]["text"].startswith(text)
+
+
 def test_what_a_free_worker_takes_next_is_not_stuck(qwf_dsn: str, jobs: Jobs) -> None:
     """A queue that moves is among the queues, and nowhere else."""
     beat(jobs.connection, "w1")

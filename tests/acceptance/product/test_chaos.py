@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from queue_workflows.testing.servers import QwfServer
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -20,7 +26,7 @@ from chaos.generator import generate  # noqa: E402
 from chaos.histories import History, load, save  # noqa: E402
 from chaos.ledger import Line  # noqa: E402
 from chaos.model import judge  # noqa: E402
-from chaos.observing import Observation  # noqa: E402
+from chaos.observing import Observation, tracebacks  # noqa: E402
 from chaos.scenarios import history, jobs, worker  # noqa: E402
 from chaos.shrinking import shrunk  # noqa: E402
 
@@ -204,6 +210,33 @@ def test_an_interpreter_that_is_interrupted_before_our_first_line_is_excused(exe
     assert len(judge(made, seen)) == (0 if executes else 1)
 
 
+@pytest.mark.parametrize(
+    ("file", "function", "last", "is_ours"),
+    [
+        ("__init__.py", "<module>", "KeyboardInterrupt", False),
+        ("cli/entry_points.py", "<module>", "KeyboardInterrupt", False),
+        ("cli/entry_points.py", "main", "KeyboardInterrupt", True),
+        ("cli/main.py", "<module>", "KeyboardInterrupt", True),
+        ("__init__.py", "<module>", "ImportError: typing", True),
+    ],
+)
+def test_what_python_says_of_an_interrupt_before_our_first_line_is_excused(
+    file: str, function: str, last: str, is_ours: bool
+) -> None:
+    """While it imports what holds that line nobody can have silenced it; any later one is seen."""
+    said = f"""Traceback (most recent call last):
+  File "<frozen runpy>", line 112, in _get_module_details
+  File "/venv/src/queue_workflows/{file}", line 9, in {function}
+    from typing import Any
+  File "/usr/lib/python3.11/typing.py", line 1294, in __getattr__
+    def __getattr__(self, attr):
+
+{last}
+qwf: terminated
+"""
+    assert bool(tracebacks(said)) is is_ours
+
+
 @pytest.mark.parametrize("begin", [500, 5000])
 def test_a_daemon_begun_while_the_environment_was_emptied_is_excused(begin: int) -> None:
     """It bears no mark by which a worker could find it; one that was begun later does."""
@@ -235,6 +268,36 @@ def test_the_lease_is_longer_on_a_crowded_machine_and_so_is_the_bound() -> None:
     assert {**crowded, "QWF_LEASE_S": ""} == {**usual, "QWF_LEASE_S": ""}
     killing = history(worker("r1"), jobs(0.0, 3, "kills_itself"))
     assert running.bound_of(killing, crowded) > running.bound_of(killing, usual)
+
+
+class Attempt:
+    """What a task is given of the engine; when it waits, the database may be used again."""
+
+    family, id, attempt = "ingest", 1, 1
+
+    def __init__(self, allow: Callable[[bool], object]) -> None:
+        self._allow = allow
+
+    def sleep(self, _seconds: float) -> None:
+        """Wait."""
+        self._allow(True)
+
+
+@pytest.mark.parametrize("task", ["enqueues", "enqueues_and_rolls_back"])
+def test_a_task_that_asks_the_database_waits_until_it_answers(
+    qwf_server: QwfServer, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """A history may take all connections away, and a good task is not to fail for that."""
+    server = psycopg.connect(qwf_server.dsn("postgres"), autocommit=True)
+    with qwf_server.database() as dsn, server as operator:
+        name = sql.Identifier(conninfo_to_dict(dsn)["dbname"])
+
+        def allow(allowed: bool) -> None:
+            operator.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(name, allowed))
+
+        monkeypatch.setattr("chaos.tasks.contexts.dsn", lambda: dsn)
+        allow(False)
+        assert BEHAVIOURS[task].run({}, Attempt(allow)) == {"attempt": 1}
 
 
 def test_a_failing_history_becomes_small() -> None:

@@ -103,12 +103,14 @@ EXEMPT_PAGES = [
     "docs/deploy/least-privilege.md",
     "docs/deploy/migrations.md",
     "docs/how-to/crawl.md",
+    "docs/how-to/dashboard.md",
     "docs/how-to/run-chaos.md",
     "docs/how-to/run-gpu-workers.md",
     "docs/how-to/run-hooks.md",
     "docs/how-to/run-workers.md",
     "docs/how-to/run-workflows.md",
     "docs/how-to/test.md",
+    "docs/reference/mcp.md",
     "docs/tutorial.md",
 ]
 

@@ -13,11 +13,12 @@ from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settle, start
 
 from queue_workflows.engine.runs.verbs import submit_input
+from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.views.filters.runs import run_filter
 from queue_workflows.views.hooks import records
-from queue_workflows.views.runs import elements, listing, timeline
+from queue_workflows.views.runs import elements, graph, listing, show, timeline
 from queue_workflows.views.runs.question import json_of, question
 
 DRAW: dict[str, Any] = {
@@ -162,3 +163,16 @@ def test_a_timeline_of_many_jobs_has_a_bar_for_those_alike(conn: psycopg.Connect
     assert (bar.label, bar.state, bar.members, bar.job) == ("draw", "completed", 1, None)
     assert kinds(bar)[-1] == "running"
     assert timeline.json_of(timeline.run_timeline(conn, run))["bars"][0]["segments"]
+
+
+def test_what_was_seen_of_a_run_is_not_read_again(conn: psycopg.Connection) -> None:
+    """Its picture is made of what its page has read; of a large run the page has only counts, so it is."""
+    run = drawn(conn)
+    shown = show.shown_run(conn, run).run
+    gone = uuid.uuid4()
+    assert graph.run_graph(conn, gone, seen=shown) == graph.graph_of(shown)
+    assert graph.run_graph(conn, run).edges == (("draw", "approve"),)
+    assert timeline.run_timeline(conn, run, seen=shown).bars == timeline.run_timeline(conn, run).bars
+    counted = RunReader(run, most_nodes=1).look(conn)
+    assert counted.counts
+    assert [box.id for box in graph.run_graph(conn, run, seen=counted).boxes] == ["draw", "approve"]

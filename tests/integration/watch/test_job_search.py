@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from support.rows.jobs import CLEAR, Jobs, jobs_of
 from support.rows.plans import explain, rows_read
 
@@ -17,9 +19,9 @@ from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.reports import job_search
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.job_search import JobPage, JobSearch
+from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
 from queue_workflows.repositories.runs import run_search
 from queue_workflows.repositories.runs.listing import RunFilter
-from queue_workflows.repositories.runs.run_search import RunPage, RunSearch
 from queue_workflows.repositories.sql.bounded_walk import FEW, MOST
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.families import BY_NAME
@@ -168,6 +170,24 @@ def test_where_an_age_begins_is_found_by_halving(crowded: Jobs, mode: str) -> No
     scans = [node for node in plan if node.get("Relation Name") == crowded.table]
     assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan"}
     assert rows_read(plan, crowded.table) <= 40
+
+
+MANY = "INSERT INTO ingest_jobs (task_name, queue, status) SELECT 'task', 'fetch', 'queued' FROM"
+
+
+def test_a_page_asks_eight_statements_at_most(qwf_engine: sa.Engine, qwf_dsn: str) -> None:
+    """Of both families together, also where an index has more rows than are read whole."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        connection.execute(f"{MANY} generate_series(1, {MOST + 1})")
+    asked: list[str] = []
+    sa.event.listen(qwf_engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    absent = JobFilter(worker="absent")
+    for wanted in (absent, replace(absent, status=("queued",), older_than_s=7 * 86_400.0)):
+        asked.clear()
+        with qwf_engine.connect() as connection:
+            page = JobSearch(connection).page(wanted)
+        assert (list(page.lines), 0 < len(asked) <= 8) == ([], True), asked
 
 
 def test_pages_show_each_job_once(qwf_conn: psycopg.Connection) -> None:

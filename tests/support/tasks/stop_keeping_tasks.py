@@ -1,4 +1,4 @@
-"""The wiring of a host app that is told to stop while it is imported, catches whatever comes, and keeps it."""
+"""A host app's wiring that is told to stop while it is imported, catches whatever comes, and keeps it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ caught: list[BaseException] = []
 
 try:
     signal.raise_signal(signal.SIGTERM)
-except BaseException as stop:
+except BaseException as stop:  # as a wiring does that goes on without what it cannot have
     caught.append(stop)

@@ -179,8 +179,9 @@ def test_a_gauge_has_the_tone_of_what_is_left(
 
 def test_a_gauge_shows_where_a_limit_was_passed() -> None:
     """12 where 8 may be: a line at two thirds."""
-    (line,) = ET.fromstring(gauge(12, 8)).iter("line")
-    assert (line.get("x1"), ET.fromstring(gauge(12, 8)).get("aria-label")) == ("66.67%", "12 of 8")
+    root = ET.fromstring(gauge(12, 8, label="slots"))
+    (line,) = root.iter("line")
+    assert (line.get("x1"), root.get("aria-label")) == ("66.67%", "slots: 12 of 8")
 
 
 def test_the_fewest_can_still_be_seen() -> None:

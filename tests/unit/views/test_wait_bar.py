@@ -74,6 +74,15 @@ def test_holds_past_and_present() -> None:
     ]
 
 
+def test_a_hold_says_when_it_is_looked_at_again_and_not_when_the_job_was_due() -> None:
+    """Its row has that time where the enqueue's was."""
+    claimed = {"attempt": 1, "started_at": at(30), "run_at": at(40)}
+    assert bar(status="scheduled", hold_reason="unknown_task", hold_key="tidy", **claimed) == [
+        ("queued", 0, 30, ""),
+        ("held", 30, 60, "unknown task 'tidy'"),
+    ]
+
+
 def test_the_wait_between_two_attempts() -> None:
     """From the end of one to when the next is due, or was; of the first attempt only its end is known."""
     facts = {"errors": [failed(1, 10)], "attempt": 1, "started_at": at(5), "run_at": at(15)}

@@ -134,6 +134,15 @@ def test_an_action_works_without_a_script() -> None:
     assert [form.get("method") for form in found.of("form")] == [None, "get"]
 
 
+def test_commands_within_a_sentence_are_set_as_code() -> None:
+    """What stands between two backticks; everything of it is escaped, and a backtick alone is one."""
+    content = "{% for text in texts %}{{ said(text) }}|{% endfor %}"
+    texts = ["start `qwf --queue <b>`", "`a` and `b`", "a ` alone", "<i>"]
+    assert (
+        "start <code>qwf --queue &lt;b&gt;</code>|<code>a</code> and <code>b</code>|a ` alone|&lt;i&gt;|"
+    ) in rendered(content, PAGE, texts=texts)
+
+
 def test_times_are_told_to_programs_as_well() -> None:
     """In UTC where there is no script; a moment that is not there is a dash."""
     content = "{{ m.when(at) }}|{{ m.when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"

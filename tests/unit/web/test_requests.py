@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from queue_workflows.web.access.requests import host_of, is_from_our_page, is_known_host, is_loopback
+from queue_workflows.web.access.bearer import BearerToken
+from queue_workflows.web.access.requests import (
+    host_of,
+    is_from_our_page,
+    is_known_host,
+    is_loopback,
+    may_be_program,
+)
 
 
 def request(method: str = "POST", scheme: str = "http", **headers: str) -> Request:
@@ -82,3 +89,42 @@ def test_without_that_word_the_origin_has_to_be_ours(origin: str | None, is_ours
 def test_what_only_this_machine_can_reach(host: str, is_safe: bool) -> None:
     """Every address but loopback can be reached by others."""
     assert is_loopback(host) is is_safe
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_let_through"),
+    [
+        ({}, True),
+        ({"sec_fetch_site": "same-origin"}, True),
+        ({"origin": "http://box:8427"}, True),
+        ({"sec_fetch_site": "none"}, False),
+        ({"sec_fetch_site": "cross-site", "origin": "http://box:8427"}, False),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": ""}, False),
+    ],
+)
+def test_a_program_is_no_browser_that_another_site_sends(
+    headers: dict[str, str], is_let_through: bool
+) -> None:
+    """What says that it is a browser has to come from our page."""
+    assert may_be_program(request(host="box:8427", **headers)) is is_let_through
+
+
+def test_only_the_token_as_a_bearers_is_its_user() -> None:
+    """No other scheme, no other token, no part of it, and nothing that is not even ASCII."""
+    bearer = BearerToken("ann@box")
+    good = bearer.token
+    assert bearer.user_of(request(authorization=f"Bearer {good}")) == "ann@box"
+    assert bearer.user_of(request(authorization=f"bearer  {good}")) == "ann@box"
+    for given in (
+        "",
+        "Bearer",
+        f"Basic {good}",
+        good,
+        f"Bearer {good[:-1]}",
+        f"Bearer {good}x",
+        "Bearer \xff",
+    ):
+        assert bearer.user_of(request(authorization=given)) is None
+    assert BearerToken("ann@box").token != good

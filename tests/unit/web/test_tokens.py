@@ -20,7 +20,7 @@ class Clock:
 
 
 def test_a_mark_is_good_once() -> None:
-    """With what the preview had counted; then it is used, also for who asks about something else with it."""
+    """With what the preview had counted; then it is used, whatever it is shown for."""
     tokens = Tokens()
     mark = tokens.issue("ada", ASKED, 40)
     judged = tokens.judge(mark, "ada", ASKED)

@@ -9,7 +9,6 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import (
     json_option,
-    number_of,
     operators_connection,
     print_json,
     print_table,
@@ -18,7 +17,7 @@ from queue_workflows.cli.shared.operator import (
 )
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.drawing.words import say_span
+from queue_workflows.drawing.words import number_of, say_span
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.views.overview import HostLine, Overview, QueueLine, json_of, read_overview
 from queue_workflows.views.stuck import Stuck

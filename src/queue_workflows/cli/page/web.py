@@ -39,13 +39,31 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
     metavar="HOST",
     help="Another host name that it answers to; may be repeated.",
 )
+@click.option(
+    "--mcp", "has_mcp", is_flag=True, help="Let programs ask at /mcp, by the token that is printed."
+)
+@click.option(
+    "--allow-acts",
+    "acts",
+    multiple=True,
+    metavar="NAME",
+    help="With --mcp: let programs do this act too, such as job.retry; may be repeated.",
+)
 @click.pass_obj
 def web(
-    invocation: Invocation, *, host: str, port: int, read_only: bool, opens: bool, names: tuple[str, ...]
+    invocation: Invocation,
+    *,
+    host: str,
+    port: int,
+    read_only: bool,
+    opens: bool,
+    names: tuple[str, ...],
+    has_mcp: bool,
+    acts: tuple[str, ...],
 ) -> ExitCode:
     """Serve the operator's page until Ctrl-C: everything that `qwf` knows, live, in a browser.
 
-    It is for you on this machine: the printed address signs in whoever opens it first, once. It binds to
+    It is for you on this machine: the printed address signs in the browser that opens it first. It binds to
     loopback only; docs/how-to/dashboard.md says how to mount it in an application that knows its users.
     """
     from queue_workflows.cli.shared.logs import log_to_stderr
@@ -56,6 +74,7 @@ def web(
     check_installed()
     from queue_workflows.web.serving import served_page
 
+    mcp_acts = _mcp_acts(acts) if has_mcp or acts else None
     log_to_stderr(debug=invocation.debug)
     settings = effective_settings()
     with (
@@ -69,11 +88,14 @@ def web(
             port=port,
             read_only=read_only,
             names=names,
+            mcp_acts=mcp_acts,
         ) as served,
     ):
         halt = Halt(waiter.ring)
         with halt.on_signals():
             click.echo(served.first_url)
+            if served.mcp_token is not None:
+                click.echo(f"{served.url}/mcp Authorization: Bearer {served.mcp_token}")
             say(f"{database.redacted}: open the address above; its token is good once; Ctrl-C stops")
             if opens:
                 webbrowser.open(served.first_url)
@@ -102,6 +124,15 @@ def page_beside(database: str | Database | None, *, port: int | None = None) -> 
             page = served_page(database, user=user, settings=settings, port=0)
             served = until_the_end.enter_context(page)
         yield served
+
+
+def _mcp_acts(acts: tuple[str, ...]) -> tuple[str, ...]:
+    from queue_workflows.cli.page.mcp import check_acts
+    from queue_workflows.web import mcp
+
+    mcp.check_installed()
+    check_acts(acts)
+    return acts
 
 
 def check_installed() -> None:

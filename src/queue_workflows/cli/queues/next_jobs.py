@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.workers import told_of
 from queue_workflows.cli.shared.operator import (
     json_option,
     operators_connection,
@@ -19,6 +18,7 @@ from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import check_queue_name
 from queue_workflows.views.queues import next_jobs as view
+from queue_workflows.views.workers.wishes import told_of
 
 
 @click.command("next")

@@ -15,7 +15,6 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.worker_lines import told_of
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
 from queue_workflows.cli.shared.logs import log_to_stderr
@@ -39,6 +38,7 @@ from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.restarts import BoundedRestarts, crashed
 from queue_workflows.roles.worker.common.lifecycle import family_of
 from queue_workflows.states import JobStatus
+from queue_workflows.views.workers.wishes import told_of
 
 _LOOK_EVERY_S: Final = 0.5
 # A look may take a tenth of the time at most, however much has ended.

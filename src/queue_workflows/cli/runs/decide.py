@@ -34,9 +34,9 @@ from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.errors import ExitCode, UnknownRun
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.reports.run_search import RunSearch
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
-from queue_workflows.repositories.runs.run_search import RunSearch
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.views.runs import decisions as decided
 from queue_workflows.views.runs.decisions import (

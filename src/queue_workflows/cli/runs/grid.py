@@ -18,7 +18,7 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.run import LOOKS
 from queue_workflows.drawing.terminal import Terminal, padded, stdout_terminal, wide
 from queue_workflows.drawing.words import on_one_line, say_moment
-from queue_workflows.repositories.runs.grid import MOST_RUNS
+from queue_workflows.repositories.reports.run_grid import MOST_RUNS
 from queue_workflows.views import workflows as views
 
 

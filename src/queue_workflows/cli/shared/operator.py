@@ -20,7 +20,7 @@ from queue_workflows.views.json_values import plain
 
 if TYPE_CHECKING:
     from queue_workflows.repositories.reports.job_search import JobPage
-    from queue_workflows.repositories.runs.run_search import RunPage
+    from queue_workflows.repositories.reports.run_search import RunPage
 
 _ALONE: Final = "nobody is there to be asked: say --yes, or --dry-run to see what it would be"
 

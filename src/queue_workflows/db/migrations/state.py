@@ -78,7 +78,7 @@ def current(target: Target = None, *, chains: Iterable[Chain]) -> list[ChainStat
 
 @contextmanager
 def _looking(connection: sa.Connection) -> Iterator[None]:
-    """Leave no lock and no failed statement behind; what ends the look is told, be it a stop, and no other."""
+    """Leave no lock and no failed statement behind; what ends the look early is told, and nothing instead."""
     inside = connection.begin_nested() if connection.in_transaction() else connection
     try:
         yield

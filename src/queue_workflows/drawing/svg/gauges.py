@@ -19,7 +19,8 @@ _THINNEST: Final = 0.012
 def gauge(used: float, limit: float | None, *, label: str = "", full_is_bad: bool = True) -> str:
     """So much of a limit; beyond it the bar shows where the limit is, without one it is empty."""
     share = 0.0 if not limit else max(0.0, used / limit)
-    words = label or (f"{used:,.0f} of {limit:,.0f}" if limit is not None else f"{used:,.0f}, no limit")
+    figures = f"{used:,.0f} of {limit:,.0f}" if limit is not None else f"{used:,.0f}, no limit"
+    words = f"{label}: {figures}" if label else figures
     whole = max(1.0, share)
     inner = titled(words) + '<rect class="track" y="4" width="100%" height="8" rx="4"/>'
     if share > 0:

@@ -9,7 +9,7 @@ with, and moved below it as far as their order and width allow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -45,7 +45,7 @@ class Layout:
 
 
 def laid_out(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
-    """The same for the same graph, whatever state its boxes are in."""
+    """Boxes and edges on a plane; it depends on them alone, and not on what state a box is in."""
     parents = reduced(_without_circles(ids, edges))
     row_of, parts = _rows_of(parents)
     links = _links(parents, row_of)
@@ -53,15 +53,13 @@ def laid_out(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
     for box, row in row_of.items():
         rows[row].append(box)
     for place in dict.fromkeys(place for link in links for place in link if place not in row_of):
-        # In the middle at first, where it stays in a layer that takes several rows.
-        row = rows[place[1]]  # type: ignore[index]
-        row.insert(len(row) // 2, place)
+        rows[place[1]].append(place)  # type: ignore[index]
     up: dict[Place, list[Place]] = defaultdict(list)
     down: dict[Place, list[Place]] = defaultdict(list)
     for above, below in links:
         down[above].append(below)
         up[below].append(above)
-    _order([row for number, row in enumerate(rows) if number not in parts], rows, up, down)
+    _order(rows, parts, up, down, row_of)
     middles = _middles(rows, up, down, row_of)
     return _measured(rows, links, middles, row_of)
 
@@ -138,15 +136,34 @@ Neighbours = Mapping[Place, Sequence[Place]]
 
 
 def _order(
-    free: Sequence[list[Place]], rows: Sequence[Sequence[Place]], up: Neighbours, down: Neighbours
+    rows: Sequence[list[Place]],
+    parts: Container[int],
+    up: Neighbours,
+    down: Neighbours,
+    boxes: Container[Place],
 ) -> None:
-    """Sort each free row by the mean place of what it is connected with, downwards and upwards in turn."""
+    """Sort each row by the mean place of what it is connected with, downwards and upwards in turn.
+
+    In a part of a layer boxes stay in their order, with the edges that pass it in their middle.
+    """
     at = {place: (number + 0.5) / len(row) for row in rows for number, place in enumerate(row)}
     for sweep in range(_SWEEPS):
         near = down if sweep % 2 else up
-        for row in reversed(free) if sweep % 2 else free:
-            row.sort(key=lambda place: _mean([at[one] for one in near.get(place, ())], at[place]))
+        numbered = list(enumerate(rows))
+        for number, row in reversed(numbered) if sweep % 2 else numbered:
+            mean = {place: _mean([at[one] for one in near.get(place, ())], at[place]) for place in row}
+            if number in parts:
+                row[:] = _around(row, mean, boxes)
+            else:
+                row.sort(key=mean.__getitem__)
             at |= {place: (number + 0.5) / len(row) for number, place in enumerate(row)}
+
+
+def _around(row: Sequence[Place], mean: Mapping[Place, float], boxes: Container[Place]) -> list[Place]:
+    """Half of the boxes, the edges in their order, and the other half."""
+    still = [place for place in row if place in boxes]
+    edges = sorted((place for place in row if place not in boxes), key=mean.__getitem__)
+    return [*still[: len(still) // 2], *edges, *still[len(still) // 2 :]]
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from queue_workflows.drawing.svg.icons import icon_at
 from queue_workflows.drawing.svg.looks import look_of, word_of
 from queue_workflows.drawing.svg.markup import fitted, linked, number_of, percent_of, picture, titled
-from queue_workflows.drawing.svg.segments import Axis, Segment, Spanned, rectangles
+from queue_workflows.drawing.svg.segments import Axis, Spanned, rectangles
 from queue_workflows.drawing.svg.ticks import ticks
 from queue_workflows.drawing.words import say_span
 
@@ -47,7 +47,7 @@ class Row:
 
     label: str
     state: str
-    segments: Sequence[Segment]
+    segments: Sequence[Spanned]
     href: str | None = None
     note: str = ""
     depth: int = 0

@@ -41,7 +41,7 @@ from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
 
 # States in which a worker claims, or will when it is through with its job.
-_WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
+WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
 # What is asked of some workers need not concern others; that nobody is left is a reason of its own.
 _SOME_WORKERS: Final = "queue_"
 # Of so many holders of a limit each is named.
@@ -257,7 +257,7 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         text = f"workers of {there.job.queue} take ingest jobs; node jobs are claimed from {queues}"
         yield Reason("wrong_queue", text)
     live = [one for one in of_its_host(there) if one.age_s <= known.stale_s and not one.is_quarantined]
-    free = [one for one in live if one.state in _WORKING and _is_on(one.control)]
+    free = [one for one in live if one.state in WORKING and _is_on(one.control)]
     yield from map(_blocking, there.wishes)
     yield from map(_put_aside, (one for one in there.workers if one.is_quarantined))
     if not live:

@@ -31,9 +31,13 @@ _TELLING: Final = [NodeState.ACTIVE.value, NodeState.FAILED.value]
 class RunReader:
     """Looks at one run again and again; what of it never changes is read once."""
 
-    def __init__(self, run_id: uuid.UUID, *, most_nodes: int = MOST_NODES) -> None:
+    def __init__(
+        self, run_id: uuid.UUID, *, most_nodes: int = MOST_NODES, brief_above: int | None = None
+    ) -> None:
+        """Of a run with more than `brief_above` nodes those that are over are told without their jobs."""
         self._run_id = run_id
         self._most_nodes = most_nodes
+        self._brief_above = most_nodes if brief_above is None else brief_above
         self._size: int | None = None
         self._document: Document | None = None
 
@@ -44,7 +48,9 @@ class RunReader:
         if run is None:
             raise UnknownRun(self._run_id)
         if self._size is None:
-            self._size = found.size(self._run_id)
+            # A document that is known here already need not be unpacked there to be counted.
+            known = find_compiled(run.spec_hash) if run.mode == "node" else None
+            self._size = found.size(self._run_id) if known is None else len(known.nodes)
         nodes = _nodes(run, self._document_of(found, run, self._size), *self._facts(found, run, self._size))
         counts = _counts(run, self._size) if self._size > self._most_nodes else {}
         return _overview(run, nodes, counts, found.events(self._run_id), found.poisoned(self._run_id))
@@ -59,7 +65,7 @@ class RunReader:
             return found.counted_nodes(run.id, most=self._most_nodes), running
         if size > self._most_nodes:
             return found.nodes(run.id, states=_TELLING, most=MOST_TELLING), running
-        return found.nodes(run.id, most=self._most_nodes), running
+        return found.nodes(run.id, most=self._most_nodes, brief=size > self._brief_above), running
 
     def _document_of(self, found: OverviewRepository, run: RunFacts, size: int) -> Document | None:
         if self._document is None and run.mode == "node" and size <= self._most_nodes:

@@ -106,7 +106,7 @@ class Unwinding:
             del exception  # or this frame, which its traceback has, would keep it alive
 
     def _arrived(self, reference: weakref.ref[BaseException]) -> None:
-        """Note that it has died; the reference itself does not tell, where the collector has found a circle."""
+        """Note that it has died, which a reference does not tell of what the collector has taken."""
         if self._on_its_way is reference:
             self._on_its_way = None
 
@@ -121,7 +121,7 @@ _begun: Final[list[Unwinding]] = []
 
 
 def raise_what_was_asked() -> None:
-    """Raise anew what a signal has asked for, if any has; for a role that begins and takes the signals itself.
+    """Raise anew what a signal has asked for, if any has; for a role that begins, and takes signals itself.
 
     What was on its way has not arrived, so something has swallowed it.
     """

@@ -36,7 +36,7 @@ _INDEXED: Final = {
     JobStatus.AWAITING_INPUT.value: "expires_at",
 }
 # To look into an error costs as much as ten other rows, to put it into the form of its group a hundred.
-_STEPS_BY_ERROR: Final = (1_000, 9_000, 10_000)
+_STEPS_BY_ERROR: Final = (1_000, 19_000)
 _STEPS_BY_GROUP: Final = (1_000, 4_000)
 _FAILED: Final = (JobStatus.FAILED.value,)
 # halves: the half of the ids in which those stored before a moment end, which need not exist. Ids are about

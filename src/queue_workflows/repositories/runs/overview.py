@@ -25,7 +25,8 @@ SELECT CASE jsonb_typeof(spec -> 'nodes') WHEN 'array' THEN jsonb_array_length(s
 FROM workflow_runs WHERE id = %(run_id)s::uuid
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
-# job: the one job of a node without elements. child: the run that it stands for, the latest of them.
+# job: the one job of a node without elements; in brief only of those that are at something. child: the run
+# that it stands for, the latest of them.
 NODES: Final = """
 SELECT node.node_id, node.state, node.mapped, node.jobs_total, node.jobs_completed, node.jobs_skipped,
     node.jobs_failed, node.jobs_cancelled, node.error::text, node.started_at, node.finished_at, job.kind,
@@ -37,7 +38,7 @@ LEFT JOIN LATERAL (
         expires_at, errors -> -1 AS error
     FROM workflow_node_jobs AS job
     WHERE job.run_id = node.run_id AND job.node_id = node.node_id AND job.map_index = -1
-        AND node.state <> 'waiting'
+        AND node.state <> 'waiting' AND (node.state = 'active' OR NOT %(brief)s::boolean)
     LIMIT 1
 ) AS job ON true
 LEFT JOIN LATERAL (
@@ -200,10 +201,19 @@ class OverviewRepository:
         return spec
 
     def nodes(
-        self, run_id: uuid.UUID, *, states: list[str] | None = None, most: int = 10_000
+        self,
+        run_id: uuid.UUID,
+        *,
+        states: list[str] | None = None,
+        most: int = 10_000,
+        brief: bool = False,
     ) -> list[NodeFacts]:
-        """Its nodes that were touched, at most so many, all or those in these states."""
-        return _nodes(self._sql.rows(NODES, {"run_id": run_id, "states": states, "most": most}))
+        """Its nodes that were touched, at most so many, all or those in these states.
+
+        In brief without the jobs of nodes that are over, which is a tenth of the work for thousands of them.
+        """
+        params = {"run_id": run_id, "states": states, "most": most, "brief": brief}
+        return _nodes(self._sql.rows(NODES, params))
 
     def counted_nodes(self, run_id: uuid.UUID, *, most: int = 10_000) -> list[NodeFacts]:
         """Nodes of a run without counters, from its jobs."""

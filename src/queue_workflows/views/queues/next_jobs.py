@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from queue_workflows.config import HOOKS_QUEUE
+from queue_workflows.engine.explain.job import WORKING
 from queue_workflows.repositories.claims.by_host_lock import lock_of
 from queue_workflows.repositories.reports.next_jobs import Line, NextJobsRepository, QueuedJob
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import DesiredState, WorkerState
+from queue_workflows.views.queues import wishes
 
 if TYPE_CHECKING:
     from queue_workflows.models import WorkerControl
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 JOBS: Final = 50
 # Any host, where a job or a wish names one.
 _ANY: Final = "*"
-# States in which a worker claims, or will when it is through with its job.
-_WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
 
 
 class Meets(StrEnum):
@@ -76,9 +76,9 @@ def next_jobs(
     """The next jobs of a queue; read within one snapshot, so that jobs, limits and workers fit together."""
     line = NextJobsRepository(connection).line(queue, limit=limit)
     standing = HeartbeatRepository(connection).standing(queue=queue)
-    wishes = WorkerControlRepository(connection).blocking(_ANY, queue)
+    asked = WorkerControlRepository(connection).blocking(_ANY, queue)
     workers = [_server(one) for one in standing if one.age_s <= stale_s and not one.is_quarantined]
-    return NextJobs(queue, list(judged(line, workers, queue=queue)), workers, wishes)
+    return NextJobs(queue, list(judged(line, workers, queue=queue)), workers, asked)
 
 
 def judged(line: Line, workers: Sequence[Server], *, queue: str) -> Iterator[NextJob]:
@@ -96,7 +96,6 @@ def judged(line: Line, workers: Sequence[Server], *, queue: str) -> Iterator[Nex
 
 def json_of(found: NextJobs) -> dict[str, Any]:
     """What `qwf queue next --json` prints."""
-    names = ("host_label", "queue", "desired", "actor", "reason", "expires_at")
     return {
         "queue": found.queue,
         "jobs": [
@@ -104,7 +103,7 @@ def json_of(found: NextJobs) -> dict[str, Any]:
             for one in found.jobs
         ],
         "workers": [asdict(one) for one in found.workers],
-        "wishes": [{name: getattr(wish, name) for name in names} for wish in found.wishes],
+        "wishes": wishes.json_of(found.wishes),
     }
 
 
@@ -117,7 +116,7 @@ def command_of(queue: str, *, limit: int = JOBS) -> str:
 def _server(one: Standing) -> Server:
     is_on = one.control is None or one.control.desired is DesiredState.ON
     return Server(
-        one.worker_id, one.host_label, one.state.value, one.jobs_held, is_on and one.state in _WORKING
+        one.worker_id, one.host_label, one.state.value, one.jobs_held, is_on and one.state in WORKING
     )
 
 

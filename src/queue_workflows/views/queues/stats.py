@@ -10,6 +10,7 @@ import psycopg
 
 from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.views.filters import spans
+from queue_workflows.views.queues import wishes
 
 WINDOW_S: Final = 3600.0
 
@@ -44,7 +45,5 @@ def command_of(*, queue: str | None = None, window_s: float = WINDOW_S) -> str:
 
 
 def _plain(one: QueueStats) -> dict[str, Any]:
-    names = ("host_label", "queue", "desired", "actor", "reason", "expires_at")
-    wishes = [{name: getattr(wish, name) for name in names} for wish in one.wishes]
     values = {each.name: getattr(one, each.name) for each in fields(one)}
-    return values | {"wishes": wishes, "at_least": sorted(one.at_least)}
+    return values | {"wishes": wishes.json_of(one.wishes), "at_least": sorted(one.at_least)}

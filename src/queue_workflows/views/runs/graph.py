@@ -25,6 +25,8 @@ MOST_BOXES: Final = 300
 ALL_SHOWN: Final = 60
 # Of a run with more nodes only counts are drawn, and what is active or failed.
 MOST_NODES: Final = 20_000
+# Of a run with more nodes a box is of many, and no worker or attempt is named in it.
+BRIEF_ABOVE: Final = 500
 _NAMED: Final = 5
 # A box of several nodes looks like the first of these that one of them is in.
 _TELLING: Final = (
@@ -61,9 +63,16 @@ class RunGraph:
     edges: tuple[tuple[str, str], ...]
 
 
-def run_graph(conn: Handle, run_id: uuid.UUID) -> RunGraph:
-    """The run as it is now; `UnknownRun` if there is none."""
-    return graph_of(RunReader(run_id, most_nodes=MOST_NODES).look(conn))
+def run_graph(conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None) -> RunGraph:
+    """The run as it is now; `UnknownRun` if there is none. What was `seen` of it is not read again."""
+    return graph_of(all_nodes(conn, run_id, seen))
+
+
+def all_nodes(conn: Handle, run_id: uuid.UUID, seen: RunOverview | None = None) -> RunOverview:
+    """The run with more of its nodes than are listed elsewhere; as it was `seen` if all were there."""
+    if seen is not None and not seen.counts:
+        return seen
+    return RunReader(run_id, most_nodes=MOST_NODES, brief_above=BRIEF_ABOVE).look(conn)
 
 
 def graph_of(run: RunOverview, *, few: int = ALL_SHOWN, most: int = MOST_BOXES) -> RunGraph:

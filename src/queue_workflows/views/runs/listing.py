@@ -6,8 +6,8 @@ import shlex
 from dataclasses import asdict
 from typing import Any, Final
 
+from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
 from queue_workflows.repositories.runs.listing import RunFilter
-from queue_workflows.repositories.runs.run_search import RunPage, RunSearch
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.views.filters.runs import text_of
 

@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
 from queue_workflows.repositories.sql.connection import Handle
-from queue_workflows.views.runs.graph import MOST_NODES, Box, folded_nodes, graph_of
+from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
 from queue_workflows.views.wait_bar import JobFacts, Segment, bar_of, layered
 
 MOST_BARS: Final = 200
@@ -51,9 +50,9 @@ class RunTimeline:
     bars: tuple[Bar, ...]
 
 
-def run_timeline(conn: Handle, run_id: uuid.UUID) -> RunTimeline:
-    """The run as it is now; `UnknownRun` if there is none."""
-    run = RunReader(run_id, most_nodes=MOST_NODES).look(conn)
+def run_timeline(conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None) -> RunTimeline:
+    """The run as it is now; `UnknownRun` if there is none. What was `seen` of it is not read again."""
+    run = all_nodes(conn, run_id, seen)
     jobs = JobTimesRepository(conn).of_run(run_id, limit=MOST_JOBS + 1)
     begin = run.started_at or run.created_at
     if len(jobs) <= MOST_BARS:

@@ -29,6 +29,7 @@ class AskedOfWorkers:
     remarks: tuple[str, ...]
     # Whether a worker is heard of that could obey.
     is_heard: bool
+    is_changed: bool = True
 
 
 def ask_workers(
@@ -46,10 +47,10 @@ def ask_workers(
     control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
     by: dict[str, Any] = {"actor": actor, "reason": reason}
     if desired is DesiredState.ON:
-        version, told = _take_back(connection, host, queue, by)
+        version, told, is_changed = _take_back(connection, host, queue, by)
     else:
-        changed = control.set(host, queue, desired, expires_in=lasting, **by)
-        version, told = changed.version, [told_of(changed)]
+        wish = control.set(host, queue, desired, expires_in=lasting, **by)
+        version, told, is_changed = wish.version, [told_of(wish)], True
     told += what_else_holds(connection, host, queue, desired)
     remarks = []
     if not is_known_queue(queue) and not beats.standing("*", queue):
@@ -60,12 +61,12 @@ def ask_workers(
     if not is_heard:
         later = "" if desired is DesiredState.ON else "; it holds for those that start"
         remarks.append(f"no worker is heard of there now{later}")
-    return AskedOfWorkers(version, tuple(told), tuple(remarks), is_heard)
+    return AskedOfWorkers(version, tuple(told), tuple(remarks), is_heard, is_changed)
 
 
 def _take_back(
     connection: psycopg.Connection[Any], host: str, queue: str, by: dict[str, Any]
-) -> tuple[int, list[str]]:
+) -> tuple[int, list[str], bool]:
     control, place = WorkerControlRepository(connection), scope_of(host, queue)
     cleared = control.clear(host, queue, **by)
     version = cleared.version if cleared else control.version()
@@ -77,7 +78,7 @@ def _take_back(
         on_one_line(f"{one.device} of {one.host_label} is tried again; it was: {one.reason}")
         for one in retried
     ]
-    return version, told
+    return version, told, bool(cleared or retried)
 
 
 def what_else_holds(

@@ -47,7 +47,7 @@ def host_of(request: Request) -> str:
 
 
 def is_known_host(request: Request, hosts: Collection[str] | None) -> bool:
-    """Whether the page answers to this name; None is any, for an app whose host checks names itself."""
+    """Whether the page answers to this name; None is any, where the host app checks names itself."""
     return hosts is None or host_of(request) in hosts
 
 
@@ -59,6 +59,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def may_be_program(request: Request) -> bool:
+    """Whether a request is from a program, or else from a page of ours.
+
+    A browser that another site has send a request to us says so by `Sec-Fetch-Site` or by `Origin`; a program
+    sends neither.
+    """
+    is_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
+    return not is_browser or is_from_our_page(request)
 
 
 def is_from_our_page(request: Request) -> bool:

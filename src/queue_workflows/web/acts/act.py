@@ -102,6 +102,8 @@ class Done:
 
     became: Counter[str]
     lines: tuple[Line, ...] = ()
+    # How many of them stayed as they were.
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,5 +121,7 @@ class Act:
     perform: Callable[[psycopg.Connection[Any], Asked, By, Settings], Iterator[Done]]
     filter: Callable[[str], str] | None = None
     takes_many: bool = True
+    # Whether it stores why; an answer to a question needs no reason.
+    takes_reason: bool = True
     # Whether it stops or undoes something.
     is_grave: bool = False

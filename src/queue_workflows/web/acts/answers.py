@@ -92,6 +92,7 @@ def _field(name: str, rule: Mapping[str, Any], asked: Asked) -> Field:
     choices = _choices(rule)
     kind: Any = "choice" if choices else _KINDS.get(str(rule.get("type")), "json")
     is_empty_text = is_typed and kind == "text"
+    missing = f"{name} is missing" if is_typed and not has_default else ""
     hints = [str(rule[part]) for part in ("title", "description") if rule.get(part)]
     if kind == "json":
         hints.append("In JSON.")
@@ -103,7 +104,7 @@ def _field(name: str, rule: Mapping[str, Any], asked: Asked) -> Field:
         typed,
         choices,
         is_needed=not has_default and not is_empty_text,
-        flaw=_flaw(name, rule, typed) if typed or is_empty_text else "",
+        flaw=_flaw(name, rule, typed) if typed or is_empty_text else missing,
     )
 
 
@@ -153,7 +154,7 @@ def _flaw(name: str, rule: Mapping[str, Any], typed: str) -> str:
     try:
         filled({name: rule}, {name: _value(rule, typed)}, what=_WHAT)
     except PayloadError as wrong:
-        return wrong.message
+        return wrong.message.removeprefix(f"{_WHAT}.")
     return ""
 
 
@@ -191,4 +192,5 @@ ANSWER: Final = Act(
     preview=_preview,
     perform=_perform,
     takes_many=False,
+    takes_reason=False,
 )

@@ -104,6 +104,7 @@ class Door:
             return self._page(wanted, preview, 409, _CHANGED.get(judged.verdict, ""))
         if wanted.asked.is_bulk and not wanted.form.reason:
             return self._page(wanted, preview, 422, _SAY_WHY)
+        self._under_way.check_room()
         if not self._tokens.use(judged):
             raise self._done_already(wanted, judged)
         return await self._done(wanted.frame, *self._begin(wanted, preview, judged))
@@ -192,6 +193,6 @@ class Door:
 
 
 def _refused(wanted: _Wanted, status: int, title: str, advice: str | None = None) -> RequestRefused:
-    """A refusal, whose one trace is a line in the log."""
+    """A refusal, of which a line in the log is the one trace."""
     _log.warning("refused %s to %r: %s", wanted.act.name, wanted.user, title)
     return RequestRefused(status, title, advice=advice)

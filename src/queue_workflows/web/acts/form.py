@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
@@ -35,13 +35,19 @@ async def read_form(request: Request, acts: Mapping[str, Act]) -> tuple[Act, For
     act = acts.get(name)
     if act is None:
         raise RequestRefused(400, f"There is no act {name!r:.80}", advice=f"one of {', '.join(acts)}")
-    where = _filter(act, _one(said, "where", longest=LONGEST_FILTER) if _has(said, "where") else None)
-    targets = _targets(act, [value for field, value in said if field == "target"])
-    if bool(targets) == (where is not None):
-        raise RequestRefused(400, "Name things by target, or all of them by a filter; not both")
+    where = _one(said, "where", longest=LONGEST_FILTER) if _has(said, "where") else None
+    targets = [value for field, value in said if field == "target"]
     words = {field: value for field, value in said if field not in _OURS}
     reason = _one(said, "reason", longest=LONGEST_REASON).strip()
-    return act, Form(Asked(act.name, targets, where, words), reason, _one(said, "seen"))
+    return act, Form(asked_for(act, targets, where, words), reason, _one(said, "seen"))
+
+
+def asked_for(act: Act, targets: Sequence[str], where: str | None, words: Mapping[str, str]) -> Asked:
+    """What is asked for, with its things written in their one way, or `RequestRefused`."""
+    named, matched = _targets(act, targets), _filter(act, where)
+    if bool(named) == (matched is not None):
+        raise RequestRefused(400, "Name things by target, or all of them by a filter; not both")
+    return Asked(act.name, named, matched, words)
 
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
@@ -96,7 +102,7 @@ def _filter(act: Act, text: str | None) -> str | None:
     return act.filter(text)
 
 
-def _targets(act: Act, given: list[str]) -> tuple[str, ...]:
+def _targets(act: Act, given: Sequence[str]) -> tuple[str, ...]:
     if len(given) > MOST_TARGETS:
         raise RequestRefused(
             400, f"At most {MOST_TARGETS} things at once can be named", advice="use a filter"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.drawing.words import COUNTED
-from queue_workflows.engine.operate.many_jobs import Verb, decide_matching
+from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching
 from queue_workflows.errors import FilterRefused, PayloadError
 from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
 from queue_workflows.repositories.reports.job_search import JobLine
@@ -118,7 +118,7 @@ def _by_filter(connection: Connection, verb: Verb, asked: Asked) -> Preview:
         going_on = _count(connection, replace(wanted, goes_on=True))
         if going_on is not None and going_on < matched:
             count = going_on
-            notes.append(f"{say_count('job', matched - going_on)} would be {BECAME['run_over']}")
+            notes.append(f"{say_count('job', matched - going_on)} would be {BECAME[RUN_OVER]}")
     lines = first(connection, lambda: job_page(connection, wanted, limit=SHOWN_FIRST).lines)
     return Preview(
         headline=f"{_LABELS[verb]} {say_count('job', count)}",
@@ -149,10 +149,15 @@ def _decide(connection: Connection, verb: Verb, asked: Asked, by: By) -> Iterato
     decided = decide(connection, verb, jobs, actor=by.actor, reason=by.reason)
     lines = [_line(name, decided.answers[name]) for name in asked.targets]
     told = with_last(connection, "job", [line for line in lines if line.name not in decided.applied])
-    yield Done(Counter(line.said for line in lines), tuple(told.get(line.name, line) for line in lines))
+    yield Done(
+        Counter(line.said for line in lines),
+        tuple(told.get(line.name, line) for line in lines),
+        left=len(lines) - len(decided.applied),
+    )
 
 
 def _decide_matching(connection: Connection, verb: Verb, asked: Asked, by: By) -> Iterator[Done]:
     wanted = meant(verb, job_filter(asked.where or ""))
     for became in decide_matching(connection, verb, wanted, actor=by.actor, reason=by.reason):
-        yield Done(Counter({BECAME[word]: count for word, count in became.items()}))
+        words = Counter({BECAME[word]: count for word, count in became.items()})
+        yield Done(words, left=became[RUN_OVER])

@@ -35,8 +35,8 @@ def key_target(name: str) -> str:
     return check.key_pattern("target", name)
 
 
-def _said(key: str, said: str) -> Done:
-    return Done(Counter({said: 1}), (Line(key, said, _page(key)),))
+def _said(key: str, said: str, *, left: int = 0) -> Done:
+    return Done(Counter({said: 1}), (Line(key, said, _page(key)),), left)
 
 
 def _page(key: str) -> str:
@@ -50,7 +50,8 @@ def _cap_of(typed: str) -> int | None:
 
 def _preview_cap(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
     key, typed = asked.targets[0], asked.word("cap")
-    cap, flaw, notes = _cap_of(typed), "", ()
+    cap, flaw = _cap_of(typed), ""
+    notes: tuple[str, ...] = ()
     if typed and cap is None:
         flaw = f"{typed!r:.60} is no number of jobs"
     elif cap is not None:
@@ -92,7 +93,7 @@ def _preview_clear(connection: Connection, asked: Asked, _settings: Settings) ->
 
 def _clear(connection: Connection, asked: Asked, by: By, _settings: Settings) -> Iterator[Done]:
     change = clear_cap(connection, asked.targets[0], actor=by.actor, reason=by.reason)
-    yield _said(change.key, said_of_clear(change))
+    yield _said(change.key, said_of_clear(change), left=int(change.was is None))
 
 
 def _burst_of(typed: str) -> float | None:
@@ -153,7 +154,8 @@ def _preview_clear_rate(connection: Connection, asked: Asked, _settings: Setting
 def _clear_rate(connection: Connection, asked: Asked, by: By, _settings: Settings) -> Iterator[Done]:
     key = asked.targets[0]
     gone = RateRepository(connection).clear(key, actor=by.actor, reason=by.reason)
-    yield _said(key, "it has no rate" if gone is None else "no rate of its own any more")
+    said = "it has no rate" if gone is None else "no rate of its own any more"
+    yield _said(key, said, left=int(gone is None))
 
 
 LIMIT_ACTS: Final = (

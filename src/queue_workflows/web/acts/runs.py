@@ -145,17 +145,23 @@ def _cancel(connection: Connection, asked: Asked, by: By, _settings: Settings) -
     elif node:
         (run_id,) = _ids(asked)
         is_asked = cancel_node(run_id, node, conn=connection, actor=by.actor, reason=by.reason)
-        yield _told({run_id: "asked to stop" if is_asked else "not cancelled, it is over"})
+        answer = "asked to stop" if is_asked else "not cancelled, it is over"
+        yield _told({run_id: answer}, left=0 if is_asked else 1)
     else:
         told = decided.cancel(connection, _ids(asked), actor=by.actor, reason=by.reason)
         lines = [_line(run_id, said) for run_id, said in told.answers.items()]
         left = [line for line in lines if uuid.UUID(line.name) not in told.applied]
         said = with_last(connection, "run", left)
-        yield Done(Counter(line.said for line in lines), tuple(said.get(line.name, line) for line in lines))
+        yield Done(
+            Counter(line.said for line in lines),
+            tuple(said.get(line.name, line) for line in lines),
+            left=len(left),
+        )
 
 
-def _told(answers: dict[uuid.UUID, str]) -> Done:
-    return Done(Counter(answers.values()), tuple(_line(run_id, said) for run_id, said in answers.items()))
+def _told(answers: dict[uuid.UUID, str], *, left: int) -> Done:
+    lines = tuple(_line(run_id, said) for run_id, said in answers.items())
+    return Done(Counter(answers.values()), lines, left)
 
 
 def _preview_retry(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
@@ -186,11 +192,12 @@ def _preview_retry(connection: Connection, asked: Asked, _settings: Settings) ->
 
 
 def _retry(connection: Connection, asked: Asked, by: By, _settings: Settings) -> Iterator[Done]:
-    if asked.where is None:
-        yield _retried(list(_retries(connection, _ids(asked), asked, dry_run=False, by=by)))
-        return
-    for page in pages_of(connection, _meant("retry", asked)):
-        yield _retried(list(_retries(connection, page, asked, dry_run=False, by=by)))
+    pages = [_ids(asked)] if asked.where is None else pages_of(connection, _meant("retry", asked))
+    for page in pages:
+        for one in _retries(connection, page, asked, dry_run=False, by=by):
+            is_left = isinstance(one, Refusal)
+            line = _line(one.run_id, said_of_retry(one, dry_run=False))
+            yield Done(Counter({"not retried" if is_left else "runs again": 1}), (line,), int(is_left))
 
 
 def _retries(
@@ -204,11 +211,6 @@ def _retries(
         actor=by.actor,
         reason=by.reason,
     )
-
-
-def _retried(answers: Sequence[RunRetry | Refusal]) -> Done:
-    became = Counter("not retried" if isinstance(one, Refusal) else "runs again" for one in answers)
-    return Done(became, tuple(_line(one.run_id, said_of_retry(one, dry_run=False)) for one in answers))
 
 
 def _preview_unpin(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
@@ -234,7 +236,7 @@ def _unpin(connection: Connection, asked: Asked, by: By, _settings: Settings) ->
         freed = jobs.unpin(run_id, actor=by.actor, reason=by.reason)
         if freed is None:
             raise UnknownRun(run_id)
-        yield _told({run_id: said_of_unpin(freed[0])})
+        yield _told({run_id: said_of_unpin(freed[0])}, left=0 if freed[0] else 1)
 
 
 def _preview_unpoison(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
@@ -253,7 +255,8 @@ def _unpoison(connection: Connection, asked: Asked, by: By, _settings: Settings)
     runs = _ids(asked)
     statuses(connection, runs)
     freed = DispatchEventRepository(connection).unpoison(runs, actor=by.actor, reason=by.reason)
-    yield _told({run_id: said_of_unpoison(freed.get(run_id, 0)) for run_id in runs})
+    answers = {run_id: said_of_unpoison(freed.get(run_id, 0)) for run_id in runs}
+    yield _told(answers, left=len(runs) - len(freed))
 
 
 RUN_ACTS: Final = (

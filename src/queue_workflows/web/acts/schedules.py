@@ -96,7 +96,7 @@ def _switch(verb: str) -> Any:
             said = f"is {_IS_SO[verb]}" if changed else f"was {_IS_SO[verb]} already"
             left = state_of(_found(connection, name)) == "not declared"
             more = "; it does not tick all the same: it is not declared any more" if left else ""
-            yield Done(Counter({said: 1}), (_line(name, said + more),))
+            yield Done(Counter({said: 1}), (_line(name, said + more),), left=int(changed is None))
 
     return perform
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from queue_workflows.web.access.requests import RequestRefused
 from queue_workflows.web.acts.act import Done, Line
-from queue_workflows.web.database.readers import Busy
 from queue_workflows.web.rendering.refusals import Refusal, refusal_of
 
 _log = logging.getLogger(__name__)
@@ -37,6 +36,7 @@ class UnderWay:
     foreseen: int | None
     became: Counter[str] = field(default_factory=Counter)
     lines: tuple[Line, ...] = ()
+    left: int = 0
     stopped: Refusal | None = None
     is_over: bool = False
 
@@ -50,6 +50,7 @@ class UnderWay:
         try:
             for done in pages():
                 self.became = self.became + done.became
+                self.left += done.left
                 self.lines = (self.lines + done.lines)[:MOST_LINES]
         except Exception as exc:
             self.stop(exc)
@@ -69,12 +70,19 @@ class ActsUnderWay:
         self._guard = threading.Lock()
         self._known: dict[str, UnderWay] = {}
 
+    def check_room(self) -> None:
+        """Refuse another act while very many wait for their turn."""
+        with self._guard:
+            going = sum(not one.is_over for one in self._known.values())
+        if going >= MOST_AT_ONCE:
+            raise RequestRefused(
+                503, f"{going} acts are under way already", advice="try again once some are over"
+            )
+
     def begin(self, user: str, act: str, headline: str, *, back: str, foreseen: int | None) -> UnderWay:
-        """A place for one more, or `Busy`."""
+        """A place for one more."""
         begun = UnderWay(secrets.token_hex(8), user, act, headline, back, foreseen)
         with self._guard:
-            if sum(not one.is_over for one in self._known.values()) >= MOST_AT_ONCE:
-                raise Busy
             for number in [number for number, one in self._known.items() if one.is_over]:
                 if len(self._known) < MOST_KEPT:
                     break

@@ -58,7 +58,7 @@ def wish_act(name: str, label: str, desired: DesiredState, place: Place) -> Act:
             stale_s=settings.stale_heartbeat_s,
         )
         lines = tuple(Line(scope_of(host, queue), said) for said in (*done.told, *done.remarks))
-        yield Done(Counter({done.told[0]: 1}), lines[1:])
+        yield Done(Counter({done.told[0]: 1}), lines, left=int(not done.is_changed))
 
     return Act(
         name,

@@ -37,8 +37,8 @@ class OpenedDatabase:
 
     @property
     def dsn(self) -> str | None:
-        """What the schema's state is asked with."""
-        return self._given if isinstance(self._given, str) else None
+        """What `qwf doctor` asks this database with; None for the configured one."""
+        return self._given.dsn if isinstance(self._given, Database) else self._given
 
     def connect(self) -> AskingConnection:
         """A new autocommit connection."""

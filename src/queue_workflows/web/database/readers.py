@@ -31,11 +31,12 @@ SELECT EXISTS (
     SELECT FROM pg_roles WHERE rolname = %(role)s::text AND pg_has_role(current_user, oid, 'MEMBER')
 )
 """
-# For this transaction alone, so that a pooler in between hands nothing on to others.
-_BOUNDS: Final = (
-    "SELECT set_config('statement_timeout', %(ms)s::text, true), set_config('role', %(role)s::text, true)"
-)
-_TIMEOUT_ALONE: Final = "SELECT set_config('statement_timeout', %(ms)s::text, true)"
+# For this transaction alone, so that a pooler in between hands nothing on to others. What is planned as
+# costly is read within a second all the same, of which compiling it would take a part.
+_BOUNDS: Final = """
+SELECT set_config('statement_timeout', %(ms)s::text, true), set_config('jit', 'off', true)
+"""
+_AS_READER: Final = "SELECT set_config('role', %(role)s::text, true)"
 
 
 class Busy(QwfError):
@@ -48,12 +49,13 @@ class Busy(QwfError):
 
 
 class Readers:
-    """Reads for whoever asks, in the order of asking."""
+    """Reads what is asked, in the order of asking."""
 
     def __init__(self, opened: OpenedDatabase, *, threads: int = THREADS, within_ms: int = WITHIN_MS) -> None:
         self._opened = opened
         self._within_ms = within_ms
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="qwf-web-reader")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="qwf-web-beside")
         self._own = threading.local()
         self._guard = threading.Lock()
         self._connections: list[psycopg.Connection[Any]] = []
@@ -69,9 +71,14 @@ class Readers:
         finally:
             self._waiting -= 1
 
+    async def beside(self, look: Callable[[Any], T]) -> T:
+        """What `look` says that makes connections of its own and takes its time; one after the other."""
+        return await asyncio.get_running_loop().run_in_executor(self._beside, look, None)
+
     def close(self) -> None:
         """Let go of the threads and their connections; what is being read is cut off."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._beside.shutdown(wait=False, cancel_futures=True)
         with self._guard:
             for connection in self._connections:
                 with suppress(psycopg.Error):
@@ -126,13 +133,14 @@ class Readers:
 def within(connection: psycopg.Connection[Any], ms: int) -> Iterator[None]:
     """A shorter bound for a part of a look that a page can do without; if it is met, the rest still works."""
     with connection.transaction(force_rollback=True):
-        connection.execute(_TIMEOUT_ALONE, {"ms": str(ms)})
+        connection.execute(_BOUNDS, {"ms": str(ms)})
         yield
 
 
 @contextmanager
 def _read_only(connection: psycopg.Connection[Any], role: str | None, within_ms: int) -> Iterator[None]:
     with connection.transaction(force_rollback=True):
-        bounds = {"ms": str(within_ms), "role": role}
-        connection.execute(_TIMEOUT_ALONE if role is None else _BOUNDS, bounds)
+        connection.execute(_BOUNDS, {"ms": str(within_ms)})
+        if role is not None:
+            connection.execute(_AS_READER, {"role": role})
         yield

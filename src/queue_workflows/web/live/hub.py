@@ -71,6 +71,13 @@ class _Topic:
     latest: str | None = None
     task: asyncio.Task[None] | None = None
 
+    async def end(self) -> None:
+        """Read no more."""
+        if self.task is not None:
+            self.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.task
+
 
 class Hub:
     """The topics that are watched now."""
@@ -133,9 +140,7 @@ class Hub:
             topic.slots.discard(slot)
             if not topic.slots:
                 self._topics.pop(key, None)
-                topic.task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await topic.task
+                await topic.end()
 
     def admit(self, user: str) -> None:
         """Raise `TooManyStreams` if another stream of this user's would be one."""

@@ -10,7 +10,6 @@ from queue_workflows.errors import PayloadError, UnknownJob
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.states import JOB_TERMINAL
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
-from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
@@ -42,6 +41,7 @@ def jobs(look: Look) -> Shown:
         },
         json=listing.json_of(found),
         is_live=before is None,
+        cursor=found.cursor,
     )
 
 
@@ -99,9 +99,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
 
 def failed(look: Look) -> Shown:
     """What failed lately, alike errors together."""
-    since = seconds_of(look.word("since", "7d"))
-    if since is None:
-        raise PayloadError("since takes a length of time, as 90s, 2h or 7d", path="since")
+    since = look.span("since", "7d")
     queue = look.word("queue") or None
     found = failures.failure_groups(look.conn, since_s=since, queue=queue)
     return Shown(
@@ -119,7 +117,7 @@ def failed(look: Look) -> Shown:
 
 
 def named(name: str) -> tuple[Family, int]:
-    """The job of an address, whose family it always has."""
+    """The job of an address, which always has the family."""
     found = named_job(name)
     if found is None or found[0] is None:
         raise UnknownJob(name[:80])

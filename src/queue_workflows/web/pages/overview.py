@@ -19,8 +19,9 @@ def overview(look: Look) -> Shown:
             "seen": seen,
             "told": told,
             "stuck": [(one, _place(look.prefix, one)) for one in seen.stuck],
-            "ended": [minute.ended for minute in seen.minutes],
-            "failed": [minute.failed for minute in seen.minutes],
+            # A chart goes from the left to now, a view from now backwards.
+            "ended": [minute.ended for minute in reversed(seen.minutes)],
+            "failed": [minute.failed for minute in reversed(seen.minutes)],
         },
         json=told,
     )

@@ -7,12 +7,13 @@ from queue_workflows.web.page import ROWS, Look, Shown
 
 
 def queues(look: Look) -> Shown:
-    """Every queue that has jobs or workers."""
-    seen = stats.queue_stats(look.conn, stale_s=look.settings.stale_heartbeat_s)
+    """Every queue that has jobs or workers, or one of them."""
+    since, queue = look.span("since", "1h"), look.word("queue") or None
+    seen = stats.queue_stats(look.conn, stale_s=look.settings.stale_heartbeat_s, window_s=since, queue=queue)
     return Shown(
         title="Queues",
         template="queues.html",
-        command=stats.command_of(),
+        command=stats.command_of(queue=queue, window_s=since),
         data={"seen": seen},
         json=stats.json_of(seen),
     )

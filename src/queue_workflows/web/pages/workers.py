@@ -13,13 +13,13 @@ from queue_workflows.web.rendering.pictures import model_map_picture
 def workers(look: Look) -> Shown:
     """Every worker, what it is at, and how it obeys."""
     host, queue = look.word("host", "*"), look.word("queue", "*")
-    asked = {"host": host, "queue": queue, "everyone": look.is_set("all")}
-    seen = listing.read_workers(look.conn, stale_s=look.settings.stale_heartbeat_s, **asked)
+    everyone, stale_s = look.is_set("all"), look.settings.stale_heartbeat_s
+    seen = listing.read_workers(look.conn, stale_s=stale_s, host=host, queue=queue, everyone=everyone)
     return Shown(
         title="Workers",
         template="workers.html",
-        command=listing.command_of(**asked),
-        data={"seen": seen, "host": host, "queue": queue, "everyone": asked["everyone"]},
+        command=listing.command_of(host=host, queue=queue, everyone=everyone),
+        data={"seen": seen, "host": host, "queue": queue, "everyone": everyone},
         json=listing.json_of(seen),
     )
 

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from queue_workflows.views.json_values import plain
 from queue_workflows.web.page import Shown
-from queue_workflows.web.rendering.refusals import Refusal
+from queue_workflows.web.rendering.refusals import SENT_BY_NOBODY, Refusal
 from queue_workflows.web.rendering.templates import Frame, render
 
 NOT_KEPT: Final = {"Cache-Control": "no-store"}
@@ -36,4 +36,11 @@ def refused(frame: Frame, why: Refusal, *, wants_json: bool = False) -> Response
     response = HTMLResponse(render("refusal.html", stands, {"why": why}), why.status, NOT_KEPT)
     if why.come_back_s is not None:
         response.headers["Retry-After"] = str(why.come_back_s)
+    return response
+
+
+def sent_by_nobody(frame: Frame) -> Response:
+    """The refusal of a program that shows no token, or one that is none of ours."""
+    response = refused(frame, SENT_BY_NOBODY, wants_json=True)
+    response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from queue_workflows.drawing.svg import charts, gauges, icons
 from queue_workflows.drawing.svg import hatches as patterns
+from queue_workflows.web.rendering.hostile_text import in_line
+
+LONGEST_SAID: Final = 1_000
 
 
 def icon(state: str, label: str | None = None) -> Markup:
@@ -31,14 +34,26 @@ def hatches() -> Markup:
     return _drawn(patterns.hatches())
 
 
-def legend(kinds: list[str]) -> Markup:
+def legend(kinds: Collection[str] = tuple(patterns.SEGMENTS)) -> Markup:
     """What the patterns mean, for the kinds of segments that a drawing has."""
     return _drawn(patterns.legend(kinds))
 
 
-def gauge(used: float, limit: float | None, label: str = "") -> Markup:
-    """How much of a limit is used."""
-    return _drawn(gauges.gauge(used, limit, label=label))
+def said(text: object) -> Markup:
+    """A sentence in which what stands between backticks is set as code; others' words in it are harmless."""
+    parts = in_line(text, LONGEST_SAID).split("`")
+    # A backtick that none follows is only itself.
+    if len(parts) % 2 == 0:
+        parts[-2:] = [f"{parts[-2]}`{parts[-1]}"]
+    marked = (
+        Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts)
+    )
+    return Markup("").join(marked)
+
+
+def gauge(used: float, limit: float | None, label: str = "", full_is_bad: bool = True) -> Markup:
+    """How much of a limit is used; where `full_is_bad`, also how near its end that is."""
+    return _drawn(gauges.gauge(used, limit, label=label, full_is_bad=full_is_bad))
 
 
 def counts_bar(counts: Mapping[str, int], label: str = "") -> Markup:
@@ -67,6 +82,7 @@ GLOBALS: Final[Mapping[str, Callable[..., Markup]]] = {
     "brand": brand,
     "hatches": hatches,
     "legend": legend,
+    "said": said,
     "gauge": gauge,
     "counts_bar": counts_bar,
     "spark": spark,

@@ -71,14 +71,13 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
     def gpu(one: WarmWorker) -> Gpu:
         place = f"{prefix}/workers/{quote(one.worker.worker_id, safe=':@')}"
         name = one.device.name or one.device.id or one.worker.worker_id
-        return Gpu(
-            name, str(one.worker.state), one.worker.worker_id, models=[*map(model, one.models)], href=place
-        )
+        note = "" if name == one.worker.worker_id else one.worker.worker_id
+        return Gpu(name, str(one.worker.state), note, models=[*map(model, one.models)], href=place)
 
     machines: dict[str, list[Gpu]] = {}
     for one in seen.workers:
         machines.setdefault(one.worker.host_label, []).append(gpu(one))
-    cold = [model(one.model, "cold") for one in seen.models if one.is_cold]
+    cold = [model(one.model, "wanted") for one in seen.models if one.is_cold]
     hosts = [
         Machine(label, gpus, f"{prefix}/hosts/{quote(label, safe='')}") for label, gpus in machines.items()
     ]

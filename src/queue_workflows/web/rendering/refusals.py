@@ -32,6 +32,11 @@ from queue_workflows.web.rendering import texts
 _log = logging.getLogger(__name__)
 
 COME_BACK_S: Final = 3
+_LOCKED: Final = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+)
 _UNKNOWN: Final = (
     UnknownHost,
     UnknownJob,
@@ -56,6 +61,7 @@ class Refusal:
 
 NOT_HERE: Final = Refusal(404, texts.NOT_HERE)
 SIGNED_OUT: Final = Refusal(401, texts.SIGNED_OUT, advice=texts.SIGNED_OUT_ADVICE)
+SENT_BY_NOBODY: Final = Refusal(401, texts.SENT_BY_NOBODY, advice=texts.SENT_BY_NOBODY_ADVICE)
 DENIED: Final = Refusal(403, texts.DENIED)
 ACT_DENIED: Final = Refusal(403, texts.ACT_DENIED)
 ELSEWHERE: Final = Refusal(403, texts.ELSEWHERE, advice=texts.ELSEWHERE_ADVICE)
@@ -69,6 +75,8 @@ def refusal_of(exc: BaseException) -> Refusal:
         return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
     if isinstance(exc, RecursionError):
         return Refusal(422, texts.TOO_DEEP, advice=texts.TOO_DEEP_ADVICE)
+    if isinstance(exc, _LOCKED):
+        return Refusal(409, texts.LOCKED, advice=texts.LOCKED_ADVICE)
     if isinstance(exc, RequestRefused):
         return Refusal(exc.status, exc.message, advice=exc.advice or "")
     known = exc if isinstance(exc, QwfError) else _of_driver(exc)

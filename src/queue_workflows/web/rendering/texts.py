@@ -48,8 +48,15 @@ NOT_HERE: Final = "There is no such page"
 GONE_ADVICE: Final = (
     "It may have been pruned: jobs and runs that ended are kept for as long as QWF_RETENTION says."
 )
+LOCKED: Final = "Somebody else is at one of these rows"
+LOCKED_ADVICE: Final = "It was given up after some seconds; try again in a moment."
 SIGNED_OUT: Final = "You are not signed in"
 SIGNED_OUT_ADVICE: Final = "Open the address that `qwf web` printed when it started; its token is good once."
+SENT_BY_NOBODY: Final = "This was sent by nobody that is known here"
+SENT_BY_NOBODY_ADVICE: Final = (
+    "Send the header Authorization that `qwf web --mcp` printed when it started, or what this application "
+    "knows its users by."
+)
 DENIED: Final = "You may not see this"
 ACT_DENIED: Final = "You may not do this"
 ELSEWHERE: Final = "This did not come from this page"
