@@ -33,7 +33,8 @@ def test_the_film_is_watched_and_its_question_answered(qwf_new_database, tabs: T
         run = tab.url
         answer.click()
         tab.get_by_role("button", name="Answer").click()
-        tab.get_by_label("ok").select_option("true")
+        tab.get_by_label("ok").select_option("yes")
+        tab.get_by_role("button", name="Show what it would be").click()
         tab.get_by_role("button", name="Answer", exact=True).click()
         expect(tab.get_by_text("Done.")).to_be_visible()
         tab.goto(run)

@@ -25,8 +25,9 @@ _FORM = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser to which both names lead here."""
-    with chromium(f"--host-resolver-rules=MAP {EVIL} 127.0.0.1, MAP {OURS} 127.0.0.1") as browser:
+    """A browser to which both names lead here, and which leaves it to the page to defend itself."""
+    names = f"--host-resolver-rules=MAP {EVIL} 127.0.0.1, MAP {OURS} 127.0.0.1"
+    with chromium(names, "--disable-features=LocalNetworkAccessChecks") as browser:
         yield browser
 
 

@@ -306,6 +306,8 @@ class Web:
                 )
             )
 
+        if address.is_alone:
+            return await self.readers.beside(look)
         return await self.readers.ask(look)
 
     async def _allowed(self, user: str) -> frozenset[str]:

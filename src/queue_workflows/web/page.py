@@ -90,6 +90,8 @@ class Address:
     show: Callable[[Look], Shown]
     section: str
     has_json: bool = True
+    # Whether it reads on connections of its own, for longer than a reader may; then it has no `Look.conn`.
+    is_alone: bool = False
 
 
 def part(text: str) -> str:

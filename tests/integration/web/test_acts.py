@@ -229,6 +229,18 @@ class TestManyJobs:
         assert "There is nothing to do" in text_of(late)
         assert everything(conn) == before
 
+    def test_a_count_that_takes_long_is_not_waited_for(
+        self, page: OperatorsPage, qwf_dsn: str, ingest: Jobs
+    ) -> None:
+        """The act is offered all the same, of all that match, and says that nobody counted them."""
+        ingest.enqueue(2)
+        with psycopg.connect(qwf_dsn) as other:
+            other.execute("LOCK TABLE ingest_jobs IN ACCESS EXCLUSIVE MODE")
+            seen = page.preview("job.cancel", where="queue:fetch")
+        assert "Cancel all jobs that match" in text_of(seen)
+        assert "too many to be counted while you wait" in text_of(seen)
+        assert "2 cancelled" in text_of(page.confirm(seen, reason="a wrong import"))
+
     def test_hostile_names_are_text(self, page: OperatorsPage, conn: psycopg.Connection) -> None:
         """A task's name that is a script is shown, and does not run."""
         evil = "<script>alert(1)</script>\N{RIGHT-TO-LEFT OVERRIDE}"

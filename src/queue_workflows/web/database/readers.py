@@ -55,6 +55,7 @@ class Readers:
         self._opened = opened
         self._within_ms = within_ms
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="qwf-web-reader")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="qwf-web-beside")
         self._own = threading.local()
         self._guard = threading.Lock()
         self._connections: list[psycopg.Connection[Any]] = []
@@ -70,9 +71,14 @@ class Readers:
         finally:
             self._waiting -= 1
 
+    async def beside(self, look: Callable[[Any], T]) -> T:
+        """What `look` says that makes connections of its own and takes its time; one after the other."""
+        return await asyncio.get_running_loop().run_in_executor(self._beside, look, None)
+
     def close(self) -> None:
         """Let go of the threads and their connections; what is being read is cut off."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._beside.shutdown(wait=False, cancel_futures=True)
         with self._guard:
             for connection in self._connections:
                 with suppress(psycopg.Error):

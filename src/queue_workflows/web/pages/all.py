@@ -45,5 +45,5 @@ ADDRESSES: Final = (
     Address("/hooks", hooks.hooks, "hooks"),
     Address("/binaries", operations.binaries, "binaries"),
     Address("/audit", operations.audit, "audit"),
-    Address("/doctor", operations.doctor, "doctor"),
+    Address("/doctor", operations.doctor, "doctor", is_alone=True),
 )

@@ -44,12 +44,17 @@ def runs(look: Look) -> Shown:
 
 def one_run(look: Look) -> Shown:
     """One run, in one of four views."""
-    run_id = named_run(look.parts["run"])
+    return _one_run(look)[0]
+
+
+def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
+    """The page, and the explanation that stands on it."""
+    run_id, node_id = named_run(look.parts["run"]), look.word("node") or None
     view = look.word("view", "graph")
     if view not in VIEWS:
         raise PayloadError(f"view takes one of {', '.join(VIEWS)}", path="view")
     shown = show.shown_run(look.conn, run_id)
-    told = explain.explained_run(look.conn, run_id, look.knowledge())
+    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
     run = shown.run
     data = {
         "run": run,
@@ -65,22 +70,25 @@ def one_run(look: Look) -> Shown:
         "error": None if not run.error else look.redaction.shown("error", run.error),
         "is_over": run.status in RUN_TERMINAL,
     }
-    return Shown(
+    page = Shown(
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
         command=show.command_of(run_id),
-        data=data | _part(look, run_id, view),
+        data=data | _part(look, run_id, view, shown),
         json=show.json_of(shown),
         is_live=run.status not in RUN_TERMINAL,
     )
+    return page, told
 
 
-def _part(look: Look, run_id: uuid.UUID, view: str) -> dict[str, object]:
+def _part(look: Look, run_id: uuid.UUID, view: str, shown: show.ShownRun) -> dict[str, object]:
     """What only one of the views needs."""
     if view == "graph":
-        return {"picture": graph_picture(graph.run_graph(look.conn, run_id), look.prefix)}
+        return {"picture": graph_picture(graph.run_graph(look.conn, run_id, seen=shown.run), look.prefix)}
     if view == "timeline":
-        return {"picture": timeline_picture(timeline.run_timeline(look.conn, run_id), look.prefix)}
+        return {
+            "picture": timeline_picture(timeline.run_timeline(look.conn, run_id, seen=shown.run), look.prefix)
+        }
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run_id, after=after)
@@ -94,11 +102,9 @@ def _part(look: Look, run_id: uuid.UUID, view: str) -> dict[str, object]:
 
 def explained(look: Look) -> Shown:
     """The explanation alone is the answer for programs; for eyes it stands on the run's page."""
-    run_id, node_id = named_run(look.parts["run"]), look.word("node") or None
-    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
-    return replace(
-        one_run(look), command=explain.command_of(run_id, node=node_id), json=explain.json_of(told)
-    )
+    page, told = _one_run(look)
+    command = explain.command_of(told.run_id, node=told.node)
+    return replace(page, command=command, json=explain.json_of(told))
 
 
 def node(look: Look) -> Shown:

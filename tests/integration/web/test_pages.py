@@ -1,0 +1,195 @@
+"""Every page of the operator's page, over empty tables and over rows in every state."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from support.rows.every_state import EveryState
+from support.servers.web_page import OperatorsPage, served_page, text_of
+
+from queue_workflows.cli.main import cli
+from queue_workflows.web.access.redaction import Redaction
+from queue_workflows.web.pages.all import ADDRESSES
+
+# The clock of a statement stands in these, and the machine's own in those of the doctor.
+MOVING = frozenset(
+    [
+        *("at", "age_s", "seen_s_ago", "sampled_s_ago", "oldest_queued_s", "longest_running_s", "lag_s"),
+        *("longest_s", "tokens", "blocked_s", "text", "headline", "found", "tick_at", "local", "begins_at"),
+        *("per_minute", "minutes"),
+    ]
+)
+LISTS = [one for one in ADDRESSES if "{" not in one.path]
+
+
+def json_place(place: str) -> str:
+    path, _, words = place.partition("?")
+    return f"{path.rstrip('/') or '/overview'}.json" + (f"?{words}" if words else "")
+
+
+def still(value: Any) -> Any:
+    """What does not change between two looks."""
+    if isinstance(value, dict):
+        return {name: still(inner) for name, inner in value.items() if name not in MOVING}
+    return [still(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=lambda one: one.path)
+def test_each_page_shows_what_its_command_prints(
+    address: Any, filled: OperatorsPage, full: EveryState, qwf_dsn: str
+) -> None:
+    """Its `.json` is the `--json` of the command at its foot, with what is secret masked."""
+    place = full.place(address.path)
+    shown = filled.get(place)
+    assert shown.status_code == 200, text_of(shown)
+    assert shown.headers["cache-control"] == "no-store"
+    if not address.has_json:
+        return
+    answered = filled.get(json_place(place))
+    assert answered.status_code == 200, answered.text
+    command = shlex.split(command_of(shown.text))
+    if command[1:2] in (["hooks"], ["doctor"]) or command[1:3] in (["run", "submit-input"],):
+        return
+    printed = CliRunner().invoke(cli, ["--db", qwf_dsn, *command[1:], "--json"], catch_exceptions=False)
+    assert printed.exit_code == 0, printed.output
+    assert still(answered.json()) == still(Redaction().document(json.loads(printed.stdout)))
+
+
+@pytest.mark.parametrize(
+    "address", [one for one in ADDRESSES if "{" not in one.path], ids=lambda one: one.path
+)
+def test_each_list_says_what_to_do_when_it_is_empty(address: Any, empty: OperatorsPage) -> None:
+    """On a new database nothing is missing, broken or blank."""
+    shown = empty.get(address.path)
+    assert shown.status_code == 200
+    assert 'class="empty"' in shown.text or "<tbody>" in shown.text
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=lambda one: one.path)
+def test_a_page_is_few_statements(
+    address: Any, filled: OperatorsPage, full: EveryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page costs the same few however much there is, and none of them walks away from its start."""
+    asked: list[str] = []
+    before = psycopg.Cursor.execute
+
+    def counted(cursor: Any, query: Any, *more: Any, **named: Any) -> Any:
+        text = query.decode() if isinstance(query, bytes) else str(query)
+        if "set_config" not in text:
+            asked.append(text)
+        return before(cursor, query, *more, **named)
+
+    filled.get(full.place(address.path))
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    assert filled.get(full.place(address.path)).status_code == 200
+    most = MORE_STATEMENTS.get(address.path, 8)
+    assert len(asked) <= most, asked
+
+
+# A job's page has its row, its audit log and all circumstances of its explanation; a run's its nodes as well; and
+# a queue's its counts in both families, its workers, the limits and the locks of what comes next.
+MORE_STATEMENTS = {
+    "/queues": 14,
+    "/queues/{queue}": 18,
+    "/jobs/{job}": 14,
+    "/jobs/{job}/explain": 14,
+    "/runs/{run}": 20,
+    "/runs/{run}/explain": 20,
+    "/runs/{run}/nodes/{node}": 12,
+    # On a connection of its own, which nothing waits for.
+    "/doctor": 60,
+}
+
+
+def command_of(html: str) -> str:
+    """The command at the foot of a page."""
+    from html import unescape
+
+    return unescape(html.rpartition('data-copy="')[2].partition('"')[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "said"),
+    [
+        ("/jobs?q=stauts:failed", 400, "stauts"),
+        ("/jobs?q=status:fialed", 400, "fialed"),
+        ("/jobs?q=newer:soon", 400, "soon"),
+        ("/jobs?limit=0", 400, "limit"),
+        ("/jobs?limit=x", 400, "limit"),
+        ("/jobs?before=nonsense", 400, "nonsense"),
+        ("/jobs/ingest:99999999", 404, "ingest:99999999"),
+        ("/jobs/nonsense", 404, "nonsense"),
+        ("/runs/nonsense", 400, "no run"),
+        ("/runs/018f0000-0000-7000-8000-000000000000", 404, "018f0000"),
+        ("/runs?q=label", 400, "label"),
+        ("/workers/nobody", 404, "nobody"),
+        ("/hosts/nowhere", 404, "nowhere"),
+        ("/workflows/none", 404, "none"),
+        ("/schedules/none", 404, "none"),
+        ("/failures?since=soon", 400, "since"),
+        ("/audit?target=x", 400, "target"),
+        ("/nothing/here", 404, "no such page"),
+    ],
+)
+def test_a_wrong_address_says_what_is_wrong(
+    place: str, status: int, said: str, filled: OperatorsPage
+) -> None:
+    """In a page with the menu, not in a traceback."""
+    shown = filled.get(place)
+    assert shown.status_code == status
+    assert said in text_of(shown)
+    assert "Traceback" not in shown.text
+
+
+def test_a_filter_that_is_too_broad_is_no_failure_of_the_page(
+    qwf_dsn: str, full: EveryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes longer than the bound is refused with what to do."""
+    with served_page(qwf_dsn) as page:
+        page.app.readers._within_ms = 1
+        monkeypatch.setattr(
+            "queue_workflows.repositories.reports.job_search.JobSearch.page",
+            lambda search, *_given, **_named: search._conn.execute("SELECT pg_sleep(5)"),
+        )
+        shown = page.get("/jobs?q=error:rare")
+    assert shown.status_code == 422
+    assert "too broad" in text_of(shown)
+
+
+def test_a_database_that_is_away_is_looked_for_again() -> None:
+    """The page says so and comes back by itself; a program is told when to."""
+    with served_page("postgresql://nobody@127.0.0.1:1/none") as away:
+        shown, answered = away.get("/jobs"), away.get("/jobs.json")
+    assert (shown.status_code, answered.status_code) == (503, 503)
+    assert 'http-equiv="refresh"' in shown.text
+    assert shown.headers["retry-after"] == "3"
+    assert "away" in answered.json()["error"]
+
+
+def test_a_server_that_was_restarted_is_found_again(filled: OperatorsPage, eyes: psycopg.Connection) -> None:
+    """Connections that died meanwhile are not noticed by those that look."""
+    for _ in range(3):
+        assert filled.get("/queues").status_code == 200
+        eyes.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert filled.get("/queues").status_code == 200
+
+
+def test_a_schema_that_is_missing_says_what_to_do(qwf_new_database: Any) -> None:
+    """A database that nobody has upgraded is no mystery."""
+    import sqlalchemy as sa
+
+    dsn = qwf_new_database()
+    with psycopg.connect(sa.make_url(dsn).set(drivername="postgresql").render_as_string(False)) as raw:
+        raw.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    with served_page(dsn) as page:
+        shown = page.get("/jobs")
+    assert shown.status_code == 503
+    assert "qwf db upgrade" in text_of(shown)

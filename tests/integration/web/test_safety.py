@@ -1,0 +1,166 @@
+"""What the page lets nobody do: each rule of its safety, broken on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from starlette.testclient import TestClient
+from support.rows.every_state import EveryState
+from support.servers.web_page import HOST, OperatorsPage, audited, everything, hidden_of, served_page, text_of
+
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.web import create_app
+from queue_workflows.web.access.requests import HEADERS
+from queue_workflows.web.pages.all import ADDRESSES
+
+SCRIPT = "</script><script>alert(1)</script>"
+BIDI = "txt.\u202eexe"
+
+
+def put(eyes: psycopg.Connection, task: str, args: dict[str, Any]) -> int:
+    """A job of this task, with these arguments."""
+    (made,) = IngestJobRepository(eyes).enqueue_many([NewIngestJob(task_name=task, queue="fetch", args=args)])
+    return made.id
+
+
+PLACES = ["/jobs", "/jobs.json", "/static/0/qwf.css", "/healthz", "/nothing", "/jobs?q=x:y"]
+
+
+@pytest.mark.parametrize(
+    "place", ["/jobs", "/jobs.json", "/static/0/qwf.css", "/healthz", "/nothing", "/jobs?q=x:y"]
+)
+def test_every_answer_has_the_headers(place: str, filled: OperatorsPage) -> None:
+    """A page, a file, a refusal: none may run what is not its own, or stand in another's frame."""
+    answer = filled.get(place)
+    assert {name: answer.headers[name] for name in HEADERS} == dict(HEADERS)
+    assert answer.headers["cache-control"] in ("no-store", "no-cache")
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=lambda one: one.path)
+def test_no_page_has_a_style_or_a_script_of_its_own(
+    address: Any, filled: OperatorsPage, full: EveryState
+) -> None:
+    """The policy would refuse them, so nothing may depend on one."""
+    html = filled.get(full.place(address.path)).text
+    for word in (" style=", "<style", "javascript:", " onclick=", " onload=", "hx-on"):
+        assert word not in html
+    assert all(one.startswith(' src="') for one in html.split("<script")[1:])
+
+
+def test_nobody_sees_anything_without_a_user(qwf_dsn: str, full: EveryState) -> None:
+    """Each page, its JSON, the stream and each act are for users alone."""
+    app = create_app(qwf_dsn, user=lambda _request: None, authorize=lambda *_: True)
+    with TestClient(app, base_url=HOST) as client:
+        for address in ADDRESSES:
+            answer = client.get(full.place(address.path), follow_redirects=False)
+            assert answer.status_code == 401
+            assert "film" not in answer.text
+        for place in ("/live?page=/jobs", "/go?q=ingest:1", "/act/preview?act=job.cancel&target=ingest:1"):
+            assert client.get(place, follow_redirects=False).status_code == 401
+    app.close()
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=lambda one: one.path)
+def test_what_authorize_denies_is_not_shown(address: Any, qwf_dsn: str, full: EveryState) -> None:
+    """It is asked for each page with its address; one that raises, or says anything but True, has said no."""
+    asked: list[tuple[str, str, str]] = []
+
+    def denies(user: str, verb: str, target: str) -> bool:
+        asked.append((user, verb, target))
+        return 1  # type: ignore[return-value]
+
+    place = full.place(address.path)
+    with served_page(qwf_dsn, authorize=denies) as page:
+        assert page.get(place).status_code == 403
+    assert asked == [("ada", "look", place.partition("?")[0])]
+
+    def raises(*_given: str) -> bool:
+        raise RuntimeError("no")
+
+    with served_page(qwf_dsn, authorize=raises) as page:
+        assert page.get(place).status_code == 403
+
+
+def test_a_read_only_page_takes_no_act(qwf_dsn: str, full: EveryState, eyes: psycopg.Connection) -> None:
+    """No button, no preview, no form; and its connections could not write."""
+    before = everything(eyes)
+    with served_page(qwf_dsn, read_only=True) as page:
+        assert "/act/preview" not in page.get("/jobs").text
+        assert page.preview("job.cancel", full.jobs["queued"]).status_code == 403
+        assert page.post("/act", [("act", "job.cancel"), ("target", full.jobs["queued"])]).status_code == 403
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            page.app.readers._look(lambda reader: reader.execute("DELETE FROM ingest_jobs"))
+    assert everything(eyes) == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "none"},
+        {"Sec_Fetch_Site": "", "Origin": "null"},
+    ],
+)
+def test_a_form_of_another_site_changes_nothing(
+    headers: dict[str, str], filled: OperatorsPage, full: EveryState, eyes: psycopg.Connection
+) -> None:
+    """Though the browser sends the user's cookie with it."""
+    seen, before = filled.preview("job.cancel", full.jobs["queued"]), everything(eyes)
+    refused = filled.post("/act", [*hidden_of(seen), ("reason", "x")], **headers)
+    assert refused.status_code == 403
+    assert everything(eyes) == before
+    assert audited(eyes) == [one for one in audited(eyes) if one[0] != "ada"]
+
+
+def test_another_name_is_nobody_here(qwf_dsn: str, full: EveryState) -> None:
+    """A name of somebody else's that leads to this machine gets no answer from it."""
+    with served_page(qwf_dsn, hosts=["localhost"]) as page:
+        assert page.get("/jobs").status_code == 200
+        answer = page.client.get("/jobs", headers={"Host": "evil.example", "X-User": "ada"})
+    assert answer.status_code == 421
+    assert "ingest:" not in answer.text
+
+
+def test_a_long_address_is_refused(filled: OperatorsPage) -> None:
+    """Before anything of it is looked at."""
+    assert filled.get("/jobs?q=" + "x" * 20_000).status_code == 414
+    assert filled.get("/jobs?q=error:" + "x" * 5_000).status_code == 400
+
+
+def test_hostile_rows_are_text(filled: OperatorsPage, eyes: psycopg.Connection) -> None:
+    """Markup, a turned direction, ten megabytes and a hundred levels are shown, as text and within bounds."""
+    job = put(eyes, SCRIPT, {"name": SCRIPT + BIDI, "big": "y" * 10_000_000})
+    shown = filled.get(f"/jobs/ingest:{job}")
+    assert shown.status_code == 200
+    assert len(shown.text) < 300_000
+    assert "<script>alert" not in shown.text
+    assert "\u202e" not in shown.text
+    assert "&lt;/script&gt;" in shown.text
+    assert "<script>alert" not in filled.get("/jobs").text
+
+
+def test_secrets_are_masked_on_pages_and_in_json(filled: OperatorsPage, eyes: psycopg.Connection) -> None:
+    """A password in a payload is shown to nobody."""
+    job = put(eyes, "load", {"password": "hunter2", "url": "postgresql://u:s3cret@h/db"})
+    for place in (f"/jobs/ingest:{job}", f"/jobs/ingest:{job}.json"):
+        told = filled.get(place).text
+        assert "hunter2" not in told
+        assert "s3cret" not in told
+        assert "***" in told
+
+
+def test_the_host_app_redacts_first(qwf_dsn: str, eyes: psycopg.Connection) -> None:
+    """What its function takes out is nowhere; one that raises shows nothing at all."""
+    job = put(eyes, "load", {"patient": "Ann Smith"})
+
+    def raises(kind: str, value: Any) -> Any:
+        raise RuntimeError(f"no {kind}: {value}")
+
+    for redact in (lambda _kind, _value: {"patient": "gone"}, raises):
+        with served_page(qwf_dsn, redact=redact) as page:
+            for place in (f"/jobs/ingest:{job}", f"/jobs/ingest:{job}.json"):
+                assert "Ann Smith" not in page.get(place).text
+                assert text_of(page.get(place))
