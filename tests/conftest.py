@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 # must hold every time, and so must what passed again and again on a machine that was; a test elsewhere that
 # names a time on the clock carries the marker `timed`. Of the invariants the slow ones get a second try, for
 # they start many processes; the closing lines name each test that needed it.
-MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
+MAY_BE_TRIED_TWICE = ("acceptance", "browser", "concurrency", "integration", "migrations")
 EVERY_TIME = (
     "test_claiming_",
     "test_run_reader",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser
-from support.browser.chromium import Tabs, chromium
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
 from support.servers.browsed_page import BrowsedPage, browsed_page
+
+if TYPE_CHECKING:
+    from support.browser.chromium import Browser, Tabs
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The driver of a browser runs an event loop in this thread, so it does not outlive the file."""
+    from support.browser.chromium import chromium
+
     with chromium() as browser:
         yield browser
 
@@ -22,6 +26,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def tabs(browser: Browser) -> Iterator[Tabs]:
     """The tabs of one test."""
+    from support.browser.chromium import Tabs
+
     tabs = Tabs(browser)
     yield tabs
     tabs.close()

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
-from support.browser.chromium import Tabs
+from support.browser.chromium import Tabs, expect
 from support.processes.embedded_users import unset_environment
 from support.processes.programs import Running
 

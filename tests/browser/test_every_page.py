@@ -7,9 +7,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from playwright.sync_api import expect
 from support.browser.axe import violations
-from support.browser.chromium import Tabs
+from support.browser.chromium import Tabs, expect
 from support.rows.every_state import EveryState, put_every_state
 from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
 

@@ -7,9 +7,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from playwright.sync_api import Page
 from psycopg.types.json import Jsonb
-from support.browser.chromium import Tabs
+from support.browser.chromium import Page, Tabs, expect
 from support.rows.every_state import WORKER, EveryState, put_every_state
 from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
 
@@ -25,6 +24,8 @@ TURNED = "\u202etxt.exe\u202c \u2066hidden\u2069 \u200bzero"
 STEERING = [chr(code) for code in (0x202A, 0x202B, 0x202D, 0x202E, 0x2066, 0x2067, 0x2068, 0x200B)]
 EVIL = f"{MARKUP} {TURNED}"
 LONG = "W" * 100_000
+# As long as the tables let a reason be.
+REASON = (EVIL + LONG)[:65_000]
 DEEP = "[" * 4_000 + "]" * 4_000
 MOST_BYTES = 2_000_000
 MORE = [
@@ -64,12 +65,12 @@ def spoil(connection: psycopg.Connection, run: UUID) -> None:
         "UPDATE worker_heartbeats SET state_reason = %s, versions = %s, load = %s WHERE worker_id = %s",
         [EVIL + LONG, Jsonb({EVIL: EVIL}), Jsonb({EVIL: EVIL}), WORKER],
     )
-    connection.execute("UPDATE worker_control SET reason = %s, actor = left(%s, 200)", [EVIL + LONG, EVIL])
-    connection.execute("UPDATE concurrency_limits SET reason = %s", [EVIL + LONG])
+    connection.execute("UPDATE worker_control SET reason = %s, actor = left(%s, 200)", [REASON, EVIL])
+    connection.execute("UPDATE concurrency_limits SET reason = %s", [REASON])
     connection.execute("UPDATE hook_records SET payload = %s", [Jsonb({EVIL: LONG})])
-    connection.execute("UPDATE audit_log SET reason = %s, actor = left(%s, 200)", [EVIL + LONG, EVIL])
+    connection.execute("UPDATE audit_log SET reason = %s, actor = left(%s, 200)", [REASON, EVIL])
     nested = "('{\"deep\": ' || %s || '}')::jsonb"
-    connection.execute(f"UPDATE ingest_jobs SET args = {nested} WHERE status = 'queued'", [DEEP])
+    connection.execute(f"UPDATE ingest_jobs SET args = {nested} WHERE status = 'scheduled'", [DEEP])
 
 
 def check(tab: Page, tabs: Tabs, url: str) -> None:
@@ -100,6 +101,17 @@ def test_on_the_page_of_a_job(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState
     tab = tabs.open(OPERATOR)
     check(tab, tabs, page.url + there.place("/jobs/{job}", job=status))
     assert "<script>window.hit = 1</script>" in tab.locator("main").inner_text()
+
+
+def test_a_value_that_nests_too_deeply(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState]) -> None:
+    """The job's page says what is so; the list that it stands in is as before."""
+    page, there = hostile
+    tab = tabs.open(OPERATOR)
+    answer = tab.goto(page.url + there.place("/jobs/{job}", job="scheduled"))
+    assert answer is not None
+    assert answer.status == 422
+    expect(tab.locator("main")).to_contain_text("nested too deeply to be read")
+    check(tab, tabs, f"{page.url}/jobs?q=status:scheduled")
 
 
 def test_in_a_filter_and_in_the_search(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
-from support.browser.chromium import Tabs
+from support.browser.chromium import Page, Tabs, expect
 from support.rows.jobs import Jobs
 from support.servers.browsed_page import OPERATOR, BrowsedPage
 

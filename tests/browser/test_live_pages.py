@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from playwright.sync_api import Page, expect
-from support.browser.chromium import Tabs
+from support.browser.chromium import Page, Tabs, expect
 from support.processes.workers import until
 from support.rows.every_state import WORKER, put_every_state
 from support.rows.jobs import Jobs

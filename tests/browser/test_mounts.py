@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from playwright.sync_api import Page, expect
-from support.browser.chromium import Tabs
+from support.browser.chromium import Page, Tabs, expect
 from support.processes.programs import SOURCE, Running
 from support.processes.workers import patiently
 from support.rows.jobs import Jobs

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
-from support.browser.chromium import Tabs, chromium
+from support.browser.chromium import Browser, Page, Route, Tabs, chromium, expect
 from support.rows.jobs import Jobs
 from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from playwright.sync_api import Page, expect
-from support.browser.chromium import Tabs
+from support.browser.chromium import Page, Tabs, expect
 from support.rows.every_state import EveryState, put_every_state
 from support.rows.jobs import Jobs, ending
 from support.servers.browsed_page import OPERATOR, VIEWER, BrowsedPage, browsed_page

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from playwright.sync_api import Page, expect
-from support.browser.chromium import Tabs
+from support.browser.chromium import Page, Tabs, expect
 from support.rows.every_state import put_every_state
 from support.rows.jobs import Jobs, ending
 from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page

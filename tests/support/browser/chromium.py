@@ -6,12 +6,25 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from support.suite.missing import missing
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+try:
+    from playwright.sync_api import (
+        Browser,
+        BrowserContext,
+        ConsoleMessage,
+        Page,
+        Route,
+        expect,
+        sync_playwright,
+    )
+except ModuleNotFoundError:
+    missing("playwright is not installed")
+
+# What tests of the browser need of its driver they import from here, so that without it they are skipped.
+__all__ = ["PATIENCE_MS", "Browser", "Page", "Route", "Tabs", "chromium", "expect"]
 
 # The machine may be busy with other tests: what has not come by then does not come.
 PATIENCE_MS: Final = 90_000
@@ -28,10 +41,6 @@ def chromium(*arguments: str) -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         missing("there is no chromium on PATH")
-    try:
-        from playwright.sync_api import expect, sync_playwright
-    except ModuleNotFoundError:
-        missing("playwright is not installed")
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(

@@ -9,6 +9,9 @@ from markupsafe import Markup, escape
 
 from queue_workflows.drawing.svg import charts, gauges, icons
 from queue_workflows.drawing.svg import hatches as patterns
+from queue_workflows.web.rendering.hostile_text import in_line
+
+LONGEST_SAID: Final = 1_000
 
 
 def icon(state: str, label: str | None = None) -> Markup:
@@ -37,8 +40,8 @@ def legend(kinds: Collection[str] = tuple(patterns.SEGMENTS)) -> Markup:
 
 
 def said(text: object) -> Markup:
-    """A sentence in which what stands between backticks is set as code."""
-    parts = str(text).split("`")
+    """A sentence in which what stands between backticks is set as code; others' words in it are harmless."""
+    parts = in_line(text, LONGEST_SAID).split("`")
     # A backtick that none follows is only itself.
     if len(parts) % 2 == 0:
         parts[-2:] = [f"{parts[-2]}`{parts[-1]}"]

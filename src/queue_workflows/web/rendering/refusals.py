@@ -73,6 +73,8 @@ def refusal_of(exc: BaseException) -> Refusal:
     """What an exception means for the request that met it."""
     if isinstance(exc, psycopg.errors.QueryCanceled):
         return Refusal(422, texts.TOO_BROAD, advice=texts.TOO_BROAD_ADVICE)
+    if isinstance(exc, RecursionError):
+        return Refusal(422, texts.TOO_DEEP, advice=texts.TOO_DEEP_ADVICE)
     if isinstance(exc, _LOCKED):
         return Refusal(409, texts.LOCKED, advice=texts.LOCKED_ADVICE)
     if isinstance(exc, RequestRefused):

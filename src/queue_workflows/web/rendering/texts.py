@@ -40,6 +40,8 @@ TOO_BROAD_ADVICE: Final = (
     "The database was at it for longer than a second. "
     "Narrow it: name a queue, a status, or how new it has to be."
 )
+TOO_DEEP: Final = "A value of it is nested too deeply to be read"
+TOO_DEEP_ADVICE: Final = "It is no value that the engine would have stored: look at the row by SQL."
 AWAY: Final = "The database is away"
 AWAY_ADVICE: Final = "This page looks again by itself, every few seconds."
 NOT_HERE: Final = "There is no such page"
