@@ -63,6 +63,9 @@ class Ears:
                 while not self._is_over.is_set() and not loop.is_closed():
                     if listener.wait(1.0) is not None:
                         loop.call_soon_threadsafe(self._hub.heard)
-        except (QwfError, RuntimeError) as exc:
+        except RuntimeError:
+            if not loop.is_closed():  # else there is nobody left to tell
+                raise
+        except QwfError as exc:
             # Without it the views are read at their pace all the same.
             _log.warning("the page hears nothing of changes and looks by itself: %s", exc)
