@@ -291,7 +291,11 @@ class Web:
 
     async def _streamed(self, request: Request, address: Address) -> Response:
         user: str = request.scope["state"]["user"]
-        if not self._live or not await self._users.may(user, LOOK, _path_below(request)):
+
+        async def may_watch() -> bool:
+            return await self._users.may(user, LOOK, _path_below(request))
+
+        if not self._live or not await may_watch():
             return answers.refused(self._frame(request, None), refusals.DENIED)
         self.hub.admit(user)
         allowed = await self._allowed(user)
@@ -305,7 +309,7 @@ class Web:
 
         self._ears.listen(asyncio.get_running_loop())
         key = (request.scope.get("root_path", ""), _path_with_words(request), allowed)
-        body = events(self.hub.watching(key, user, render))
+        body = events(self.hub.watching(key, user, render), may_watch=may_watch)
         return StreamingResponse(body, media_type="text/event-stream", headers=_STREAM)
 
     async def _look(self, request: Request, address: Address) -> Shown:
