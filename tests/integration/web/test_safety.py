@@ -213,12 +213,14 @@ def test_the_host_app_redacts_first(qwf_dsn: str, eyes: psycopg.Connection) -> N
         "/runs/{run}?view=nodes",
         "/runs/{run}/explain",
         "/runs/{run}/nodes/{node}",
+        "/binaries",
     ],
 )
 def test_the_host_app_redacts_errors_wherever_they_are_quoted(
-    place: str, qwf_dsn: str, full: EveryState
+    place: str, qwf_dsn: str, full: EveryState, eyes: psycopg.Connection
 ) -> None:
     """In a table, in a picture, and in a sentence of an explanation."""
+    eyes.execute("UPDATE binaries SET error = %s", [ERRORS[0]])
     path, _, words = place.partition("?")
     job, run = full.jobs["failed"], str(full.runs["failed"])
     path = path.format(job=job, run=run, node="draw")
