@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.web.serving import Served
 
+# An address of IPv6 has colons, and stands in brackets only before a port.
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 _NEEDED = ("starlette", "uvicorn", "jinja2")
+
+
+def _names(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Names as they stand in a browser's address, without a scheme or a port."""
+    for name in given:
+        if _HOST_NAME.fullmatch(name) is None:
+            raise click.BadParameter(f"{name[:80]!r} is no host name: write it as in ops.internal")
+    return given
 
 
 @click.command()
@@ -36,6 +47,7 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
     "--name",
     "names",
     multiple=True,
+    callback=_names,
     metavar="HOST",
     help="Another host name that it answers to; may be repeated.",
 )
