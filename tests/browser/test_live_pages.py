@@ -50,7 +50,11 @@ def test_scripts_that_come_late(page: BrowsedPage, ingest: Jobs, tabs: Tabs) -> 
     ingest.enqueue()
     tab = tabs.open(OPERATOR)
     held: list[Route] = []
-    tab.route("**/hx-sse.min.js", held.append)
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    tab.route("**/hx-sse.min.js", hold)
     tab.goto(f"{page.url}/jobs", wait_until="commit")
     tab.wait_for_function("() => typeof htmx === 'object'")
     # Whatever the library had put off until its script was over is done before this promise is kept.
