@@ -12,6 +12,7 @@ Every response, whatever it is, leaves with the same headers.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
@@ -46,6 +47,8 @@ from queue_workflows.web.rendering.templates import Frame, render_live
 
 if TYPE_CHECKING:
     from queue_workflows.web.mcp.endpoint import McpEndpoint
+
+_log = logging.getLogger(__name__)
 
 LONGEST_ADDRESS: Final = 16_384
 MCP: Final = "/mcp"
@@ -164,6 +167,7 @@ class Web:
         try:
             refusal = self._before_users(request)
             if refusal is not None:
+                _note(request, refusal)
                 return answers.refused(frame, refusal, wants_json=wants_json)
             open_to_all = self._open_to_all(request)
             if open_to_all is not None:
@@ -172,6 +176,7 @@ class Web:
             if isinstance(user, Response):
                 return user
             if user is None:
+                _note(request, refusals.SIGNED_OUT)
                 return answers.refused(frame, refusals.SIGNED_OUT, wants_json=wants_json)
             request.state.user = user
             return await self._routed(request)
@@ -411,6 +416,13 @@ def _path_with_words(request: Request) -> str:
 def _wants_json(request: Request) -> bool:
     path: str = request.scope["path"]
     return path.endswith((".json", MCP))
+
+
+def _note(request: Request, why: refusals.Refusal) -> None:
+    """The one trace of a request that would have changed something and was refused."""
+    if request.method not in judging.SAFE_METHODS:
+        path, host = _path_below(request)[:200], judging.host_of(request)[:200]
+        _log.warning("refused: %s %r to %r: %s", request.method[:20], path, host, why.title)
 
 
 def _notice(why: refusals.Refusal) -> str:

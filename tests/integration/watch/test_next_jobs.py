@@ -120,7 +120,7 @@ def test_workers_decide_what_a_job_meets(conn: psycopg.Connection) -> None:
     conn.execute("UPDATE worker_heartbeats SET last_seen = now() - interval '1 h'")
     assert meets(conn) == [(Meets.NO_WORKER, "no live worker serves the queue")]
     beat(conn, "w1", state="busy", jobs_held=1)
-    assert meets(conn) == [(Meets.BUSY_WORKERS, "all 1 workers are at work")]
+    assert meets(conn) == [(Meets.BUSY_WORKERS, "its one worker is at work")]
     beat(conn, "w2")
     assert meets(conn) == [(Meets.FREE_WORKER, "w2 takes it")]
     beat(conn, "w3")

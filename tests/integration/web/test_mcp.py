@@ -434,6 +434,35 @@ class TestTheCommand:
         assert "there is no act 'job.drop'" in told.stderr
         assert "job.cancel" in told.stderr
 
+    def test_without_the_extra_it_says_what_to_install(
+        self, qwf_dsn: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In one line, with the status of a wrong set-up; the page's flag does so too."""
+        monkeypatch.setitem(sys.modules, "mcp", None)
+        for command in (["mcp"], ["web", "--mcp", "--port", "0"]):
+            told = qwf_here("--db", qwf_dsn, *command, status=78)
+            assert told.stderr == (
+                "qwf: the Model Context Protocol's SDK is not installed — install it with: "
+                "pip install 'queue-workflows[mcp]'\n"
+            )
+
+    def test_the_page_prints_the_header_that_a_program_sends(
+        self, qwf_dsn: str, conn: psycopg.Connection
+    ) -> None:
+        """Once, behind the address that signs a browser in."""
+        command = [sys.executable, "-m", "queue_workflows", "--db", qwf_dsn, "web", "--port", "0", "--mcp"]
+        with subprocess.Popen(command, text=True, **PIPES) as program:
+            assert program.stdout is not None
+            address = program.stdout.readline().partition("?")[0].rstrip("/")
+            url, name, value = program.stdout.readline().split(" ", 2)
+            with httpx2.Client() as client:
+                listed = _post(client, url, LIST, **{name.rstrip(":"): value.strip()}).json()
+            program.send_signal(signal.SIGTERM)
+            rest, _log = program.communicate(timeout=120)
+        assert url == f"{address}/mcp"
+        assert {tool["name"] for tool in listed["result"]["tools"]} == QUESTIONS
+        assert rest == ""
+
     def test_what_the_wiring_prints_goes_to_stderr(
         self, qwf_dsn: str, conn: psycopg.Connection, tmp_path: Any
     ) -> None:

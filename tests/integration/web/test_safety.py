@@ -105,12 +105,18 @@ def test_a_read_only_page_takes_no_act(qwf_dsn: str, full: EveryState, eyes: psy
     ],
 )
 def test_a_form_of_another_site_changes_nothing(
-    headers: dict[str, str], filled: OperatorsPage, full: EveryState, eyes: psycopg.Connection
+    headers: dict[str, str],
+    filled: OperatorsPage,
+    full: EveryState,
+    eyes: psycopg.Connection,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Though the browser sends the user's cookie with it."""
     seen, before = filled.preview("job.cancel", full.jobs["queued"]), everything(eyes)
-    refused = filled.post("/act", [*hidden_of(seen), ("reason", "x")], **headers)
+    with caplog.at_level("WARNING", logger="queue_workflows.web.app"):
+        refused = filled.post("/act", [*hidden_of(seen), ("reason", "x")], **headers)
     assert refused.status_code == 403
+    assert len(caplog.records) == 1
     assert everything(eyes) == before
 
 

@@ -143,6 +143,8 @@ def _served(job: QueuedJob, workers: Sequence[Server], queue: str) -> tuple[Meet
     if not claiming:
         return Meets.WORKERS_STOPPED, f"none of {len(there)} live workers{where} claims anything"
     if not free:
-        return Meets.BUSY_WORKERS, f"all {len(claiming)} workers{where} are at work"
+        all_of = "its one worker" if len(claiming) == 1 else f"all {len(claiming)} workers"
+        is_are = "is" if len(claiming) == 1 else "are"
+        return Meets.BUSY_WORKERS, f"{all_of}{where} {is_are} at work"
     names = free[0].worker_id if len(free) == 1 else f"one of {len(free)} workers{where}"
     return Meets.FREE_WORKER, f"{names} takes it"
