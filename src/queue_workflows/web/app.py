@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -30,7 +30,7 @@ from queue_workflows.web.access import requests as judging
 from queue_workflows.web.access.bearer import BearerToken
 from queue_workflows.web.access.redaction import Redact, Redaction
 from queue_workflows.web.access.sign_in import SignIn
-from queue_workflows.web.access.users import LOOK, Authorize, FindUser, Users
+from queue_workflows.web.access.users import LOOK, SOMETHING, Authorize, FindUser, Users
 from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.acts.door import Door
 from queue_workflows.web.database.opened import OpenedDatabase
@@ -42,7 +42,7 @@ from queue_workflows.web.live.stream import events
 from queue_workflows.web.mcp import check_installed
 from queue_workflows.web.page import Address, Look, Shown
 from queue_workflows.web.pages.all import ADDRESSES
-from queue_workflows.web.rendering import answers, refusals, static_files
+from queue_workflows.web.rendering import answers, refusals, static_files, texts
 from queue_workflows.web.rendering.templates import Frame, render_live
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LONGEST_ADDRESS: Final = 16_384
+MOST_WORDS: Final = 50
 MCP: Final = "/mcp"
+# What of an address stays as it is: it was encoded where it was made.
+_IN_QUERIES: Final = "%!$&'()*+,;=:@/?-._~[]"
 _STREAM: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -156,10 +159,19 @@ class Web:
         await response(request.scope, receive, _with_headers(send))
 
     def _placed(self, scope: Scope) -> Scope:
-        """Where it is mounted, as a server or a router said, or else as the host app did."""
-        if self._prefix and not scope.get("root_path") and scope["path"].startswith(self._prefix + "/"):
-            return {**scope, "root_path": self._prefix}
-        return dict(scope)
+        """Where it is mounted, as a server or a router said, or else as the host app did.
+
+        The words behind the address are in ASCII from here on: a browser writes them so, others may not.
+        """
+        query = quote(scope.get("query_string", b""), safe=_IN_QUERIES).encode()
+        placed = {**scope, "query_string": query}
+        if self._prefix and not scope.get("root_path"):
+            # A proxy in between may have taken the prefix off.
+            path = scope["path"].removeprefix(self._prefix)
+            is_whole = path != scope["path"] and path[:1] in ("", "/")
+            placed["root_path"] = self._prefix
+            placed["path"] = self._prefix + ((path or "/") if is_whole else scope["path"])
+        return placed
 
     async def _answer(self, request: Request) -> Response:
         frame = self._frame(request, None)
@@ -186,10 +198,9 @@ class Web:
     def _before_users(self, request: Request) -> refusals.Refusal | None:
         if not judging.is_known_host(request, self._hosts):
             return refusals.UNKNOWN_HOST
-        if len(request.scope.get("query_string", b"")) + len(request.scope["path"]) > LONGEST_ADDRESS:
-            return refusals.Refusal(414, "This address is too long")
-        if request.method in judging.SAFE_METHODS:
-            return None
+        flaw = _flaw_of_address(request)
+        if flaw is not None or request.method in judging.SAFE_METHODS:
+            return flaw
         if self._mcp is not None and _path_below(request) == MCP:
             return None if judging.may_be_program(request) else refusals.ELSEWHERE
         if self._read_only:
@@ -249,7 +260,7 @@ class Web:
 
         async def endpoint(request: Request) -> Response:
             user: str = request.state.user
-            if not await self._users.may(user, LOOK, _path_below(request)):
+            if not await self._users.may(user, LOOK, _page_of(request, as_json=as_json)):
                 return answers.refused(
                     self._frame(request, address), refusals.DENIED, wants_json=_wants_json(request)
                 )
@@ -264,18 +275,27 @@ class Web:
         """The changes of the page that `page` names, as it is for this user."""
         path, _, query = request.query_params.get("page", "").partition("?")
         scope = dict(request.scope)
-        root = request.scope.get("root_path", "")
-        scope |= {"path": root + path, "raw_path": None, "query_string": query.encode(), "path_params": {}}
+        root = request.scope.get("root_path", "").rstrip("/")
+        scope |= {
+            "path": root + unquote(path),
+            "raw_path": None,
+            "query_string": query.encode(),
+            "path_params": {},
+        }
         for address in ADDRESSES:
             route = Route(address.path, self.show(address, as_json=False))
             match, child = route.matches(scope)
-            if match is Match.FULL:
+            if match is Match.FULL and not address.is_alone:
                 return await self._streamed(Request({**scope, **child}), address)
         return answers.refused(self._frame(request, None), refusals.NOT_HERE)
 
     async def _streamed(self, request: Request, address: Address) -> Response:
         user: str = request.scope["state"]["user"]
-        if not self._live or not await self._users.may(user, LOOK, _path_below(request)):
+
+        async def may_watch() -> bool:
+            return await self._users.may(user, LOOK, _path_below(request))
+
+        if not self._live or not await may_watch():
             return answers.refused(self._frame(request, None), refusals.DENIED)
         self.hub.admit(user)
         allowed = await self._allowed(user)
@@ -289,12 +309,12 @@ class Web:
 
         self._ears.listen(asyncio.get_running_loop())
         key = (request.scope.get("root_path", ""), _path_with_words(request), allowed)
-        body = events(self.hub.watching(key, user, render))
+        body = events(self.hub.watching(key, user, render), may_watch=may_watch)
         return StreamingResponse(body, media_type="text/event-stream", headers=_STREAM)
 
     async def _look(self, request: Request, address: Address) -> Shown:
         parts = {name: str(value) for name, value in request.path_params.items()}
-        words = dict(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=50))
+        words = _words(request)
         settings = self.settings
 
         def look(conn: Any) -> Shown:
@@ -322,7 +342,7 @@ class Web:
         """
         if self._read_only:
             return frozenset()
-        asked = await asyncio.gather(*(self._users.may(user, act.name, "*") for act in ACTS.values()))
+        asked = await asyncio.gather(*(self._users.may(user, act.name, SOMETHING) for act in ACTS.values()))
         return frozenset(act.name for act, may in zip(ACTS.values(), asked, strict=True) if may)
 
     async def _framed(self, request: Request, address: Address, shown: Shown) -> Frame:
@@ -352,6 +372,7 @@ class Web:
             come_back_s=None if self._live or shown is None or not shown.is_live else 5,
             static=lambda name: prefix + static_files.address_of(name),
             may=allowed.__contains__,
+            shown=self._redaction.shown,
         )
 
     async def preview(self, request: Request) -> Response:
@@ -376,11 +397,13 @@ class Web:
         return await self._door.progress(request, self._users, self._frame(request, None))
 
     async def go(self, request: Request) -> Response:
-        """To whatever a name is of: a job, a run, a queue."""
+        """To whatever a name is of, if this user may see it: a redirect tells that a thing is there."""
         from queue_workflows.web.pages.go import place_of
 
         wanted = request.query_params.get("q", "")[:300]
         path = await self.readers.ask(lambda conn: place_of(conn, wanted))
+        if not await self._users.may(request.state.user, LOOK, path.partition("?")[0]):
+            return answers.refused(self._frame(request, None), refusals.DENIED)
         return RedirectResponse(request.scope.get("root_path", "").rstrip("/") + path, 303)
 
 
@@ -405,12 +428,45 @@ def _routes(web: Web) -> list[Route]:
 def _path_below(request: Request) -> str:
     """The path without what the app is mounted under."""
     path: str = request.scope["path"]
-    return path.removeprefix(request.scope.get("root_path", "").rstrip("/")) or "/"
+    root = request.scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
+def _flaw_of_address(request: Request) -> refusals.Refusal | None:
+    path: str = request.scope["path"]
+    if len(request.scope["query_string"]) + len(path) > LONGEST_ADDRESS:
+        return refusals.Refusal(414, "This address is too long")
+    return refusals.NO_NUL if "\0" in path else None
+
+
+def _page_of(request: Request, *, as_json: bool) -> str:
+    """What `authorize` is asked about: a page, and its JSON by the same name."""
+    path = _path_below(request)
+    if not as_json:
+        return path
+    return "/" if path == "/overview.json" else path.removesuffix(".json")
+
+
+def _query(request: Request) -> str:
+    """The words behind the address as they came."""
+    query: bytes = request.scope.get("query_string", b"")
+    return query.decode("ascii")
+
+
+def _words(request: Request) -> dict[str, str]:
+    try:
+        found = dict(parse_qsl(_query(request), keep_blank_values=True, max_num_fields=MOST_WORDS))
+    except ValueError:
+        raise judging.RequestRefused(400, f"An address has at most {MOST_WORDS} words behind it") from None
+    if any("\0" in part for pair in found.items() for part in pair):
+        raise judging.RequestRefused(400, texts.NO_NUL)
+    return found
 
 
 def _path_with_words(request: Request) -> str:
-    query = request.url.query
-    return _path_below(request) + (f"?{query}" if query else "")
+    """As it stands in a link."""
+    query = _query(request)
+    return quote(_path_below(request), safe="/:@") + (f"?{query}" if query else "")
 
 
 def _wants_json(request: Request) -> bool:

@@ -17,6 +17,7 @@ from queue_workflows.web.access.redaction import Redaction
 
 LONGEST_WORD: Final = 4096
 MOST_ROWS: Final = 200
+_MOST_DIGITS: Final = 19
 ROWS: Final = 50
 
 
@@ -51,7 +52,12 @@ class Look:
         given = self.word(name)
         if not given:
             return default
-        if not given.isascii() or not given.isdigit() or not least <= int(given[:18]) <= most:
+        if (
+            not given.isascii()
+            or not given.isdigit()
+            or len(given) > _MOST_DIGITS
+            or not least <= int(given) <= most
+        ):
             raise PayloadError(f"{name} takes a whole number from {least:,} to {most:,}", path=name)
         return int(given)
 

@@ -103,6 +103,13 @@ def test_a_node_of_a_run_is_cancelled(page: OperatorsPage, conn: psycopg.Connect
     assert page.act("run.cancel", run_id, node="drwa").status_code == 404
 
 
+def test_a_node_is_cancelled_in_one_run_at_a_time(page: OperatorsPage, conn: psycopg.Connection) -> None:
+    """Of several, or of all that match, it would be whole runs."""
+    runs = [str(start(conn, FILM)), str(start(conn, FILM))]
+    assert page.preview("run.cancel", *runs, node="draw").status_code == 400
+    assert page.preview("run.cancel", where="workflow:film", node="draw").status_code == 400
+
+
 def test_a_run_runs_again_and_says_first_what_would(page: OperatorsPage, conn: psycopg.Connection) -> None:
     """What failed runs again; the preview changes nothing."""
     run_id = ended(conn, "draw")

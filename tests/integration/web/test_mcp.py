@@ -26,6 +26,7 @@ from queue_workflows.cli.shared.operator import asking_user
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.web import create_app
+from queue_workflows.web.acts import under_way
 from queue_workflows.web.serving import Served
 
 QUESTIONS = {
@@ -239,6 +240,17 @@ class TestRefusals:
         assert over_http(served, talk=lambda client: unknown(client, "drop_table")) == (
             "there is no tool 'drop_table'"
         )
+
+    def test_an_act_more_than_can_be_kept_track_of(
+        self, qwf_dsn: str, ingest: Jobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is not begun, as on the page."""
+        monkeypatch.setattr(under_way, "MOST_AT_ONCE", 0)
+        (job,) = ingest.enqueue()
+        with served_page(qwf_dsn, mcp=True, mcp_acts=["job.cancel"]) as page:
+            told = _called(page.client, "job_cancel", {"targets": [f"ingest:{job}"]})
+        assert "under way already" in told["content"][0]["text"]
+        assert ingest.seen(job, "status") == ("queued",)
 
 
 class TestAccess:

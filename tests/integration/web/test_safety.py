@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote, unquote
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from queue_workflows.web.access.requests import HEADERS
 from queue_workflows.web.pages.all import ADDRESSES
 
 SCRIPT = "</script><script>alert(1)</script>"
+ERRORS = ("timed out after 30", "the pen is dry")
 BIDI = "txt.\u202eexe"
 
 
@@ -74,13 +76,40 @@ def test_what_authorize_denies_is_not_shown(address: Any, qwf_dsn: str, full: Ev
     place = full.place(address.path)
     with served_page(qwf_dsn, authorize=denies) as page:
         assert page.get(place).status_code == 403
-    assert asked == [("ada", "look", place.partition("?")[0])]
+        assert page.get(f"{place if place != '/' else '/overview'}.json").status_code == 403
+    # The same name for a page and for its JSON, or a rule about the one would be none for the other.
+    assert asked == [("ada", "look", unquote(place))] * 2
 
     def raises(*_given: str) -> bool:
         raise RuntimeError("no")
 
     with served_page(qwf_dsn, authorize=raises) as page:
         assert page.get(place).status_code == 403
+
+
+def test_nobody_is_led_to_what_it_may_not_see(qwf_dsn: str, full: EveryState) -> None:
+    """A redirect would tell that a thing is there, and a run's whole id."""
+    beginning = str(full.runs["running"])[:13]
+    with served_page(qwf_dsn, authorize=lambda _user, _verb, target: target == "/jobs") as page:
+        assert page.get("/go", q=beginning).status_code == 403
+        assert page.get("/go", q="timeout").status_code == 303
+
+
+def test_a_yes_to_something_is_a_yes_to_no_thing(qwf_dsn: str, full: EveryState) -> None:
+    """Buttons are asked for by a name that nothing has: `*` is every queue."""
+    with served_page(qwf_dsn, authorize=lambda _user, verb, target: verb == "look" or not target) as page:
+        assert "queue.pause" in page.get("/queues").text
+        assert page.preview("queue.pause", "*").status_code == 403
+        assert page.preview("limits.set", "*").status_code == 403
+
+
+def test_a_name_with_signs_of_addresses_is_linked(filled: OperatorsPage) -> None:
+    """A key may have what separates the parts of an address; its words are its own."""
+    shown = filled.get(f"/limits/{quote('a#b?c=1', safe='')}")
+    assert shown.status_code == 200
+    assert 'href="/limits/a%23b%3Fc%3D1.json"' in shown.text
+    assert f"/live?page={quote('/limits/a%23b%3Fc%3D1')}" in shown.text
+    assert filled.get("/jobs?limit=%E9").status_code == 400
 
 
 def test_a_read_only_page_takes_no_act(qwf_dsn: str, full: EveryState, eyes: psycopg.Connection) -> None:
@@ -169,3 +198,35 @@ def test_the_host_app_redacts_first(qwf_dsn: str, eyes: psycopg.Connection) -> N
             for place in (f"/jobs/ingest:{job}", f"/jobs/ingest:{job}.json"):
                 assert "Ann Smith" not in page.get(place).text
                 assert text_of(page.get(place))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/jobs?q=status:failed",
+        "/failures?since=7d",
+        "/jobs/{job}",
+        "/jobs/{job}/explain",
+        "/runs?q=status:failed",
+        "/runs/{run}",
+        "/runs/{run}?view=nodes",
+        "/runs/{run}/explain",
+        "/runs/{run}/nodes/{node}",
+    ],
+)
+def test_the_host_app_redacts_errors_wherever_they_are_quoted(
+    place: str, qwf_dsn: str, full: EveryState
+) -> None:
+    """In a table, in a picture, and in a sentence of an explanation."""
+    path, _, words = place.partition("?")
+    job, run = full.jobs["failed"], str(full.runs["failed"])
+    path = path.format(job=job, run=run, node="draw")
+    for suffix in ("", ".json"):
+        asked = f"{path}{suffix}?{words}"
+        with served_page(qwf_dsn) as page:
+            shown = page.get(asked).text
+        with served_page(qwf_dsn, redact=lambda kind, value: "gone" if kind == "error" else value) as page:
+            answer = page.get(asked)
+        assert answer.status_code == 200
+        for word in ERRORS:
+            assert word not in answer.text, (asked, word in shown)

@@ -7,13 +7,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from queue_workflows.web.live.hub import MOST_STREAMS_A_USER, Hub, TooManyStreams
+from queue_workflows.web.live.hub import MOST_STREAMS_A_USER, Hub, Slot, TooManyStreams
 from queue_workflows.web.live.stream import event, events
 
 
 def running(test: Callable[[], Awaitable[None]]) -> None:
     """Run it in a loop of its own, and fail rather than hang."""
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+async def always() -> bool:
+    """A user that may see it for ever."""
+    return True
 
 
 class View:
@@ -124,7 +129,7 @@ def test_a_stream_ends_with_its_hub() -> None:
 
     async def test() -> None:
         hub, view = Hub(), View()
-        told = events(hub.watching("jobs", "ann", view.render))
+        told = events(hub.watching("jobs", "ann", view.render), may_watch=always)
         assert await anext(told) == "retry: 2000\n\n"
         assert await anext(told) == "event: page\ndata: first\n\n"
         hub.close()
@@ -139,7 +144,7 @@ def test_a_stream_beats_while_nothing_changes() -> None:
 
     async def test() -> None:
         hub, view = Hub(), View()
-        told = events(hub.watching("jobs", "ann", view.render), beat_s=0.01)
+        told = events(hub.watching("jobs", "ann", view.render), may_watch=always, beat_s=0.01)
         assert [await anext(told) for _ in range(3)] == [
             "retry: 2000\n\n",
             "event: page\ndata: first\n\n",
@@ -156,3 +161,32 @@ def test_each_line_is_a_line_of_the_event() -> None:
         event("page", "<p>\nevent: evil\r\nid: 7")
         == "event: page\ndata: <p>\ndata: event: evil\ndata: id: 7\n\n"
     )
+
+
+def test_a_user_that_may_not_see_it_any_more_is_sent_nothing_more() -> None:
+    """With the next beat its stream is over, though others watch the same."""
+
+    async def test() -> None:
+        hub, view, answers = Hub(shortest_s=0.01, longest_s=0.02), View(), iter([True, False])
+
+        async def may_watch() -> bool:
+            return next(answers)
+
+        async with hub.watching("jobs", "bob", view.render):
+            told = events(hub.watching("jobs", "ann", view.render), may_watch=may_watch, beat_s=0.01)
+            assert [one async for one in told] == ["retry: 2000\n\n", "event: page\ndata: first\n\n", ":\n\n"]
+            assert hub.streams == 1
+
+    running(test)
+
+
+def test_a_slot_that_is_over_takes_no_more() -> None:
+    """What is read while the streams are ended begins none of them again."""
+
+    async def test() -> None:
+        slot = Slot()
+        slot.end()
+        slot.put("late")
+        assert await slot.take() is None
+
+    running(test)

@@ -6,6 +6,7 @@ holds, and from the audit log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from queue_workflows.models import AuditLog, IngestJob, WorkflowNodeJob
 
 _SAME_MOMENT: Final = timedelta(seconds=1)
+_FAILED: Final = re.compile(r"attempt \S+ on ")
 ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}
 
 
@@ -48,6 +50,11 @@ def of_error(entry: dict[str, Any]) -> str:
     """An entry of a job's errors in a line."""
     kind = entry.get("type") or entry.get("kind") or "error"
     return f"{kind}: {entry.get('message', '')}".rstrip(": ")
+
+
+def quotes_error(event: Event) -> bool:
+    """Whether its sentence has the words of an error in it, which a host app may not want shown."""
+    return _FAILED.match(event.text) is not None
 
 
 def ends(job: IngestJob | WorkflowNodeJob) -> list[dict[str, Any]]:

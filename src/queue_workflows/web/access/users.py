@@ -13,6 +13,9 @@ from starlette.requests import Request
 _log = logging.getLogger(__name__)
 
 LOOK: Final = "look"
+# The target that asks whether a user may do something at all, for the buttons. It is the name of no thing,
+# so that a yes to it is a yes to nothing: `*` is every queue, and every key of a limit.
+SOMETHING: Final = ""
 
 # The user of a request, None for nobody; and whether the user may do `verb` to `target`.
 FindUser = Callable[[Request], str | None] | Callable[[Request], Awaitable[str | None]]

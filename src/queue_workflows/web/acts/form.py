@@ -52,7 +52,7 @@ def asked_for(act: Act, targets: Sequence[str], where: str | None, words: Mappin
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
     """The names and values of a form, in their order."""
-    text = request.url.query if request.method in ("GET", "HEAD") else await _body(request)
+    text = _query(request) if request.method in ("GET", "HEAD") else await _body(request)
     try:
         said = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except UnicodeDecodeError:
@@ -62,6 +62,11 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
     if any("\0" in part for pair in said for part in pair):
         raise RequestRefused(400, "A form has no NUL in its text")
     return said
+
+
+def _query(request: Request) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("ascii")
 
 
 async def _body(request: Request) -> str:

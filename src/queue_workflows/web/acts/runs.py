@@ -119,11 +119,19 @@ def _headline(label: str, asked: Asked, count: int) -> str:
     return f"{label} {say_count('run', count) if len(asked.targets) > 1 else f'run {asked.targets[0]}'}"
 
 
+def _node_of(asked: Asked) -> str:
+    """The node that alone is cancelled, of the one run that it is of; empty for a whole run."""
+    node = asked.word(_NODE)
+    if node and asked.is_bulk:
+        raise PayloadError("a node is cancelled in one run at a time", path=_NODE)
+    return node
+
+
 def _preview_cancel(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
+    node = _node_of(asked)
     if asked.where is not None:
         return _by_filter(connection, "cancel", "Cancel", asked)
     told = foretell_cancel(connection, _ids(asked))
-    node = asked.word(_NODE)
     lines = [_line(run_id, said) for run_id, said in told.answers.items()]
     said = with_last(connection, "run", lines[:SHOWN_FIRST])
     headline = _headline("Cancel", asked, len(told.applied))
@@ -138,7 +146,7 @@ def _preview_cancel(connection: Connection, asked: Asked, _settings: Settings) -
 
 
 def _cancel(connection: Connection, asked: Asked, by: By, _settings: Settings) -> Iterator[Done]:
-    node = asked.word(_NODE)
+    node = _node_of(asked)
     if asked.where is not None:
         for count in cancel_matching(connection, _meant("cancel", asked), actor=by.actor, reason=by.reason):
             yield Done(Counter({"asked to stop": count}))

@@ -24,6 +24,7 @@ THREADS: Final = 3
 WITHIN_MS: Final = 1000
 # More would wait for longer than anybody looks at an empty page.
 MOST_WAITING: Final = 200
+MOST_WAITING_BESIDE: Final = 10
 READER_ROLE: Final = "qwf_reader"
 
 _MAY_BE_READER: Final = """
@@ -60,6 +61,7 @@ class Readers:
         self._guard = threading.Lock()
         self._connections: list[psycopg.Connection[Any]] = []
         self._waiting = 0
+        self._waiting_beside = 0
 
     async def ask(self, look: Callable[[psycopg.Connection[Any]], T]) -> T:
         """What `look` says of the database at one moment."""
@@ -73,7 +75,13 @@ class Readers:
 
     async def beside(self, look: Callable[[Any], T]) -> T:
         """What `look` says that makes connections of its own and takes its time; one after the other."""
-        return await asyncio.get_running_loop().run_in_executor(self._beside, look, None)
+        if self._waiting_beside >= MOST_WAITING_BESIDE:
+            raise Busy
+        self._waiting_beside += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._beside, look, None)
+        finally:
+            self._waiting_beside -= 1
 
     def close(self) -> None:
         """Let go of the threads and their connections; what is being read is cut off."""

@@ -1,4 +1,4 @@
-"""The thread that acts: one after the other, on one connection, which no page reads from."""
+"""The threads that act, each act on a connection of its own, which no page reads from."""
 
 from __future__ import annotations
 

@@ -45,9 +45,12 @@ class Slot:
 
     text: str | None = None
     filled: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
 
     def put(self, text: str) -> None:
-        """Instead of what it had not taken yet."""
+        """Instead of what it had not taken yet; nothing any more once it is over."""
+        if self.is_over:
+            return
         self.text = text
         self.filled.set()
 
@@ -59,7 +62,7 @@ class Slot:
 
     def end(self) -> None:
         """There will be no more."""
-        self.text = None
+        self.text, self.is_over = None, True
         self.filled.set()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -16,20 +16,27 @@ _COME_BACK: Final = "retry: 2000\n\n"
 
 
 async def events(
-    watching: AbstractAsyncContextManager[Slot], *, beat_s: float = BEAT_S
+    watching: AbstractAsyncContextManager[Slot],
+    *,
+    may_watch: Callable[[], Awaitable[bool]],
+    beat_s: float = BEAT_S,
 ) -> AsyncIterator[str]:
-    """What goes over the wire, until the browser goes away."""
+    """What goes over the wire, until the browser goes away, or its user may not see it any more."""
+    time = asyncio.get_running_loop().time
     async with watching as slot:
         yield _COME_BACK
+        asked_at = time()
         while True:
             try:
                 text = await asyncio.wait_for(slot.take(), beat_s)
+                is_over, sent = text is None, event("page", text or "")
             except TimeoutError:
-                yield BEAT
-                continue
-            if text is None:
+                is_over, sent = False, BEAT
+            if time() - asked_at >= beat_s and not is_over:
+                asked_at, is_over = time(), not await may_watch()
+            if is_over:
                 return
-            yield event("page", text)
+            yield sent
 
 
 def event(name: str, text: str) -> str:

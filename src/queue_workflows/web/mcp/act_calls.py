@@ -123,6 +123,7 @@ class ActCalls:
             return _foretold(preview)
         reason = given.get("reason", "").strip()
         _check(preview, asked, reason)
+        self._under_way.check_room()
         begun = self._under_way.begin(
             user, act.name, preview.headline, back=preview.back, foreseen=preview.count
         )

@@ -14,7 +14,7 @@ import psycopg
 from queue_workflows.settings import Settings
 from queue_workflows.web.access.redaction import Redaction
 from queue_workflows.web.access.requests import RequestRefused
-from queue_workflows.web.access.users import LOOK, Users
+from queue_workflows.web.access.users import LOOK, SOMETHING, Users
 from queue_workflows.web.database.opened import OpenedDatabase
 from queue_workflows.web.database.readers import Readers
 from queue_workflows.web.database.writers import Writers
@@ -72,7 +72,7 @@ class ToolCalls:
     async def tools(self, user: str) -> list[Tool | ActTool]:
         """The tools that this user can call: every question, and the acts that it may do to something."""
         acts = list(self._acts.tools.values())
-        may = await asyncio.gather(*(self._users.may(user, tool.act.name, "*") for tool in acts))
+        may = await asyncio.gather(*(self._users.may(user, tool.act.name, SOMETHING) for tool in acts))
         return [*TOOLS, *(tool for tool, is_allowed in zip(acts, may, strict=True) if is_allowed)]
 
     def known(self, name: str) -> Tool | ActTool | None:

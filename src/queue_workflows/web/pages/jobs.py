@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from queue_workflows.errors import PayloadError, UnknownJob
+from queue_workflows.repositories.reports.job_listing import Failures
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.states import JOB_TERMINAL
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
@@ -15,6 +17,7 @@ from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
 from queue_workflows.web.page import ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import linked
+from queue_workflows.web.pages.redacted import redacted_explanation
 from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Shown on their own, or by what is made of them.
@@ -60,7 +63,8 @@ def explained(look: Look) -> Shown:
 def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
     family, job_id = named(look.parts["job"])
     stored = job.stored_job(look.conn, family, job_id)
-    return stored, explain.explained_job(look.conn, family, job_id, look.knowledge())
+    told = explain.explained_job(look.conn, family, job_id, look.knowledge())
+    return stored, replace(told, explanation=redacted_explanation(told.explanation, look.redaction))
 
 
 def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, command: str, json: Any) -> Shown:
@@ -108,12 +112,18 @@ def failed(look: Look) -> Shown:
         command=failures.command_of(since_s=since, queue=queue),
         data={
             "found": found,
-            "groups": [(group, text_of(failures.filter_of(group))) for group in found.groups],
+            "groups": [(group, *_named(look, group)) for group in found.groups],
             "queue": queue,
             "since": look.word("since", "7d"),
         },
         json=failures.json_of(found),
     )
+
+
+def _named(look: Look, group: Failures) -> tuple[str, str | None]:
+    """A group's error as it may be shown, and the filter of its jobs; None where that would say more."""
+    error = look.redaction.shown("error", group.error) if group.error else ""
+    return error, text_of(failures.filter_of(group)) if error == group.error else None
 
 
 def named(name: str) -> tuple[Family, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import PayloadError
 from queue_workflows.states import RUN_TERMINAL, JobStatus
 from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
@@ -13,6 +14,7 @@ from queue_workflows.views.runs import elements, explain, graph, listing, questi
 from queue_workflows.web.page import ROWS, Look, Shown, href
 from queue_workflows.web.pages.jobs import named_run, status_chips
 from queue_workflows.web.pages.links import linked
+from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
 VIEWS = ("graph", "timeline", "nodes", "records")
@@ -54,8 +56,9 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
     if view not in VIEWS:
         raise PayloadError(f"view takes one of {', '.join(VIEWS)}", path="view")
     shown = show.shown_run(look.conn, run_id)
-    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
-    run = shown.run
+    told = _explained(look, run_id, node_id)
+    run = redacted_run(shown.run, look.redaction)
+    shown = replace(shown, run=replace(shown.run, poisoned=run.poisoned))
     data = {
         "run": run,
         "view": view,
@@ -74,26 +77,30 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
         command=show.command_of(run_id),
-        data=data | _part(look, run_id, view, shown),
+        data=data | _part(look, run, view),
         json=show.json_of(shown),
         is_live=run.status not in RUN_TERMINAL,
     )
     return page, told
 
 
-def _part(look: Look, run_id: uuid.UUID, view: str, shown: show.ShownRun) -> dict[str, object]:
+def _explained(look: Look, run_id: uuid.UUID, node_id: str | None) -> explain.ExplainedRun:
+    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
+    return replace(told, told=redacted_explanation(told.told, look.redaction))
+
+
+def _part(look: Look, run: RunOverview, view: str) -> dict[str, object]:
     """What only one of the views needs."""
     if view == "graph":
-        return {"picture": graph_picture(graph.run_graph(look.conn, run_id, seen=shown.run), look.prefix)}
+        seen = redacted_run(graph.all_nodes(look.conn, run.id, run), look.redaction) if run.counts else run
+        return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
-        return {
-            "picture": timeline_picture(timeline.run_timeline(look.conn, run_id, seen=shown.run), look.prefix)
-        }
+        return {"picture": timeline_picture(timeline.run_timeline(look.conn, run.id, seen=run), look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
-        found = records.records(look.conn, run_id, after=after)
+        found = records.records(look.conn, run.id, after=after)
         told = [
-            {**one, "payload": look.redaction.shown("result", one["payload"])}
+            {**one, "payload": look.redaction.shown("payload", one["payload"])}
             for one in records.json_of(found)
         ]
         return {"records": told, "next": told[-1]["id"] if len(told) == records.USUAL else None}
@@ -115,10 +122,11 @@ def node(look: Look) -> Shown:
         raise PayloadError(
             f"state takes one of {', '.join(status.value for status in JobStatus)}", path="state"
         )
-    after = int(given) if (given := look.word("after")).removeprefix("-").isdigit() else None
+    # The one job of a node without elements has the index -1, and is the last page.
+    after = look.number("after", 0, least=0, most=2**31 - 1) if look.word("after") else None
     limit = look.number("limit", ROWS)
     seen = elements.node_page(look.conn, run_id, node_id, state=state, after=after, limit=limit)
-    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
+    told = _explained(look, run_id, node_id)
     here = f"{look.prefix}/runs/{run_id}/nodes/{node_id}"
     return Shown(
         title=f"{node_id} of {str(run_id)[:8]}",

@@ -66,6 +66,7 @@ DENIED: Final = Refusal(403, texts.DENIED)
 ACT_DENIED: Final = Refusal(403, texts.ACT_DENIED)
 ELSEWHERE: Final = Refusal(403, texts.ELSEWHERE, advice=texts.ELSEWHERE_ADVICE)
 UNKNOWN_HOST: Final = Refusal(421, texts.UNKNOWN_HOST)
+NO_NUL: Final = Refusal(400, texts.NO_NUL)
 READ_ONLY: Final = Refusal(403, texts.READ_ONLY)
 
 

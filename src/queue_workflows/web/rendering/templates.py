@@ -15,12 +15,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from queue_workflows.drawing.words import say_span
+from queue_workflows.web.access.redaction import Kind, Redaction
 from queue_workflows.web.page import href
 from queue_workflows.web.rendering import marks
 from queue_workflows.web.rendering.hostile_text import block, in_line
 from queue_workflows.web.rendering.texts import SECTIONS
 
 _DIRECTORY: Final = Path(__file__).resolve().parent.parent / "templates"
+NOTHING_REDACTED: Final = Redaction()
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Frame:
     come_back_s: int | None = None
     static: Callable[[str], str] = str
     may: Callable[[str], bool] = lambda _verb: False
+    # A host app's own value as text, redacted; by its kind, as "error".
+    shown: Callable[[Kind, Any], str] = NOTHING_REDACTED.shown
 
     @property
     def nav(self) -> list[Nav]:
