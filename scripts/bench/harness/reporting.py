@@ -12,7 +12,6 @@ from bench.harness.figures import Figure, as_json, table
 from bench.harness.measuring import Bench, Measure
 from bench.harness.servers import open_server
 
-
 # A full amount, that of a quick look, and what it is of.
 Amount = tuple[int, int, str]
 

@@ -43,8 +43,8 @@ _ERRORS: Final = (
 _ENDED: Final = """
 WITH job AS (
     SELECT n, now() - interval '30 days' * (%(rows)s - n + 1) / %(rows)s AS at,
-        CASE WHEN n %% 25 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'cancelled' WHEN n %% 103 = 0 THEN 'skipped'
-            ELSE 'completed' END AS status
+        CASE WHEN n %% 25 = 0 THEN 'failed' WHEN n %% 101 = 0 THEN 'cancelled'
+            WHEN n %% 103 = 0 THEN 'skipped' ELSE 'completed' END AS status
     FROM generate_series(1, %(rows)s) AS n
 )
 """
@@ -157,7 +157,8 @@ ORDER BY n
 """
 ELEMENTS_NODE: Final = """
 INSERT INTO workflow_nodes (
-    run_id, node_id, state, mapped, jobs_total, jobs_left, jobs_completed, jobs_failed, jobs_attempted, started_at
+    run_id, node_id, state, mapped, jobs_total, jobs_left, jobs_completed, jobs_failed, jobs_attempted,
+    started_at
 )
 SELECT %(run)s, 'each', 'active', true, count(*), count(*) FILTER (WHERE status = 'queued'),
     count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status = 'failed'), count(*),
@@ -173,7 +174,8 @@ SELECT %(run)s, node_id, CASE WHEN n <= at THEN 'completed' WHEN n <= at + 8 THE
     CASE WHEN n <= at + 8 THEN 1 ELSE 0 END, CASE WHEN n BETWEEN at + 1 AND at + 8 THEN 1 ELSE 0 END,
     CASE WHEN n <= at THEN 1 ELSE 0 END, CASE WHEN n <= at THEN 1 ELSE 0 END,
     CASE WHEN n <= at + 8 THEN now() - interval '1 h' END, CASE WHEN n <= at THEN now() END
-FROM unnest(%(nodes)s::text[]) WITH ORDINALITY AS node (node_id, n), cast(cardinality(%(nodes)s) / 2 AS int) AS at
+FROM unnest(%(nodes)s::text[]) WITH ORDINALITY AS node (node_id, n),
+    cast(cardinality(%(nodes)s) / 2 AS int) AS at
 """
 LARGE_JOBS: Final = """
 INSERT INTO workflow_node_jobs (
@@ -184,7 +186,9 @@ SELECT run_id, node_id, 'step', 'cpu', CASE state WHEN 'active' THEN 'queued' EL
     CASE state WHEN 'completed' THEN started_at END, finished_at
 FROM workflow_nodes WHERE run_id = %(run)s AND state IN ('completed', 'active')
 """
-OPEN_RUN: Final = "UPDATE workflow_runs SET status = 'running', started_at = now(), nodes_left = 1 WHERE id = %s"
+OPEN_RUN: Final = (
+    "UPDATE workflow_runs SET status = 'running', started_at = now(), nodes_left = 1 WHERE id = %s"
+)
 ASKS: Final = """
 WITH node AS (
     INSERT INTO workflow_nodes (run_id, node_id, state, jobs_total, jobs_left, started_at)
@@ -199,8 +203,11 @@ OF_WAITING: Final = (
 )
 _READING: Final[dict[str, Any]] = {
     "machine": {
-        **{"cpu_percent": 25.0, "cores": 16, "load": [1.25, 0.5, 0.0]},
-        **{"memory_total_mb": 65536, "memory_used_mb": 16384},
+        "cpu_percent": 25.0,
+        "cores": 16,
+        "load": [1.25, 0.5, 0.0],
+        "memory_total_mb": 65536,
+        "memory_used_mb": 16384,
     },
     "devices": [],
     "troubles": [],

@@ -1,4 +1,4 @@
-"""Pages of the real app, asked in this process in rounds that take turns, beside a bare look of its readers."""
+"""Pages of the real app, asked in this process in rounds that take turns, beside a bare look."""
 
 from __future__ import annotations
 

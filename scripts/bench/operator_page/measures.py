@@ -1,4 +1,4 @@
-"""The page's bounds: each page and filter by the clock, a large run, many tabs, and what a first load weighs."""
+"""The page's bounds: pages and filters by the clock, a large run, many tabs, and what a first load weighs."""
 
 from __future__ import annotations
 
@@ -155,8 +155,14 @@ def _place(address: str, history: History) -> str:
     """The address of something usual of its kind."""
     answers, nodes = "/answer/" in address, "/nodes/" in address
     named = {
-        **{"job": history.job, "queue": "fetch", "worker": WORKER, "host": "host1", "key": LIMIT},
-        **{"workflow": WORKFLOW, "schedule": SCHEDULE, "node": "approve" if answers else "n3"},
+        "job": history.job,
+        "queue": "fetch",
+        "worker": WORKER,
+        "host": "host1",
+        "key": LIMIT,
+        "workflow": WORKFLOW,
+        "schedule": SCHEDULE,
+        "node": "approve" if answers else "n3",
         "run": str(history.asking_run if answers or not nodes else history.ended_run),
     }
     if address == "/runs/{run}":

@@ -1,4 +1,4 @@
-"""Many open tabs over real HTTP: how many connections they hold, how often each view is read, what is sent."""
+"""Many open tabs over real HTTP: the connections they hold, how often a view is read, what is sent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _watch(
 ) -> Watched:
     sizes = [0] * len(pages)
     limits = httpx.Limits(max_connections=len(pages) + 1)
-    async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:  # noqa: S113 - a stream
+    async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         streams = [asyncio.create_task(_tab(client, page, sizes, n)) for n, page in enumerate(pages)]
         deadline = time.monotonic() + _ALL_OPEN_WITHIN_S
         while not all(sizes):
