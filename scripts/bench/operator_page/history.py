@@ -32,9 +32,9 @@ WORKFLOW: Final = "publish"
 _TABLES: Final = ("ingest_jobs", "workflow_runs", "workflow_node_jobs", "workflow_nodes", "audit_log")
 _TRACE: Final = "Traceback (most recent call last):\n" + '  File "app/fetching.py", line 33, in fetch\n' * 8
 _ERRORS: Final = (
-    ("TimeoutError", "timed out after 30 s"),
+    ("TimeoutError", "timed out after 30 s: /page/{n}"),
     ("ConnectionResetError", "the connection to site was reset by its peer"),
-    ("ValueError", "page has no title"),
+    ("ValueError", "page {n} has no title"),
     ("HTTPError", "503 Service Unavailable"),
 )
 
@@ -61,7 +61,8 @@ SELECT CASE WHEN n <= 3 THEN %(rare)s ELSE (ARRAY['fetch', 'parse', 'index'])[1 
     CASE status WHEN 'completed' THEN jsonb_build_object('bytes', n * 37 %% 100000) END,
     CASE status WHEN 'failed' THEN 3 ELSE 1 END, CASE status WHEN 'failed' THEN 3 ELSE 0 END,
     'host' || 1 + n %% 5 || ':fetch:' || 1 + n %% 10,
-    CASE status WHEN 'failed' THEN (%(errors)s::jsonb[])[1 + (n / 25) %% 4] ELSE '[]' END,
+    CASE status WHEN 'failed' THEN replace((%(errors)s::text[])[1 + (n / 25) %% 4], '{n}', n::text)::jsonb
+        ELSE '[]' END,
     CASE WHEN n %% 3 = 0 THEN 'host:site-' || n %% 1000 || '.example' END,
     at, at, at + interval '2 s', at + interval '5 s'
 FROM job ORDER BY n
@@ -97,7 +98,10 @@ INSERT INTO workflow_node_jobs (
 )
 SELECT id, 'n' || k, 'step', 'cpu', CASE WHEN status = 'failed' AND k = 9 THEN 'failed' ELSE 'completed' END,
     1, CASE WHEN status = 'failed' AND k = 9 THEN 1 ELSE 0 END, 'host' || 1 + k %% 5 || ':cpu:1',
-    CASE WHEN status = 'failed' AND k = 9 THEN (%(errors)s::jsonb[])[1 + (inputs ->> 'page')::int / 25 %% 4]
+    CASE WHEN status = 'failed' AND k = 9
+        THEN replace(
+            (%(errors)s::text[])[1 + (inputs ->> 'page')::int / 25 %% 4], '{n}', inputs ->> 'page'
+        )::jsonb
         ELSE '[]' END,
     created_at + interval '5 s' * k, created_at + interval '5 s' * k, created_at + interval '5 s' * k,
     created_at + interval '5 s' * (k + 1)
@@ -139,7 +143,7 @@ INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, t
 SELECT run_id, id, 1, 'title', 'on_page__title', 1, 'Result', '{"title": "Example"}'
 FROM workflow_node_jobs WHERE run_id = %(run)s ORDER BY id LIMIT 1000
 """
-# One node with a job for each element; a tenth of them waits, and one of a thousand failed.
+# One node with a job for each element, begun a day ago; a tenth of them waits, and one of a thousand failed.
 ELEMENTS: Final = """
 INSERT INTO workflow_node_jobs (
     run_id, node_id, map_index, node_module, queue, status, attempt, claimed_by, errors, item, required_model,
@@ -148,9 +152,11 @@ INSERT INTO workflow_node_jobs (
 SELECT %(run)s, 'each', n, 'draw', 'gpu', status, CASE status WHEN 'queued' THEN 0 ELSE 1 END,
     CASE status WHEN 'queued' THEN NULL ELSE 'host1:gpu:1' END,
     CASE status WHEN 'failed' THEN (%(errors)s::jsonb[])[1] ELSE '[]' END, to_jsonb(n), 'model-' || n %% 9,
-    now() - interval '1 h', CASE status WHEN 'queued' THEN NULL ELSE now() - interval '30 min' END,
-    CASE status WHEN 'queued' THEN NULL ELSE now() - interval '20 min' END
+    now() - interval '1 day', CASE status WHEN 'queued' THEN NULL ELSE at END,
+    CASE status WHEN 'queued' THEN NULL ELSE at + interval '1 s' END
 FROM generate_series(0, %(elements)s - 1) AS n,
+    LATERAL (SELECT now() - interval '1 s' - interval '1 day' * (%(elements)s - n) / %(elements)s)
+        AS began (at),
     LATERAL (SELECT CASE WHEN n %% 10 = 9 THEN 'queued' WHEN n %% 1000 = 0 THEN 'failed' ELSE 'completed' END)
         AS of (status)
 ORDER BY n
@@ -162,7 +168,7 @@ INSERT INTO workflow_nodes (
 )
 SELECT %(run)s, 'each', 'active', true, count(*), count(*) FILTER (WHERE status = 'queued'),
     count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status = 'failed'), count(*),
-    now() - interval '1 h'
+    now() - interval '1 day'
 FROM workflow_node_jobs WHERE run_id = %(run)s
 """
 # Half of the nodes are over, a few work, the rest waits for those before.
