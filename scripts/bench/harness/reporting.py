@@ -30,7 +30,10 @@ def report(
     """
     amounts = amounts or {}
     wanted = _arguments(description, list(measures), amounts, beside_peers=beside_peers)
-    much = {name: getattr(wanted, name) or sizes[wanted.quick] for name, sizes in amounts.items()}
+    much: dict[str, int] = {
+        name: getattr(wanted, name) or (quick if wanted.quick else full)
+        for name, (full, quick, _) in amounts.items()
+    }
     versions: Mapping[str, str] = {}
     if beside_peers and wanted.peers:
         _say("installing the peers")

@@ -297,7 +297,7 @@ def _runs(
     connection: psycopg.Connection[Any], nodes: int, elements: int, errors: Sequence[str]
 ) -> tuple[uuid.UUID, uuid.UUID, uuid.UUID]:
     """An open run of many nodes, one with a node of many elements, and one that asks somebody."""
-    documents = {
+    documents: dict[str, list[Mapping[str, Any]]] = {
         "large": _large(nodes),
         "elements": [{"id": "each", "module": "draw", "for_each": {"$value": [0]}}],
         "asks": [{"id": "approve", "type": "input", "prompt": "Publish it?", "schema": {}}],

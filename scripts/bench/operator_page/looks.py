@@ -107,7 +107,7 @@ def _counted() -> Iterator[list[str]]:
             asked.append(text)
         return before(cursor, query, *more, **named)
 
-    psycopg.Cursor.execute = counted  # type: ignore[method-assign]
+    psycopg.Cursor.execute = counted  # type: ignore[method-assign, assignment]
     try:
         yield asked
     finally:
