@@ -117,7 +117,9 @@ def web(
 
 
 @contextmanager
-def page_beside(database: str | Database | None, *, port: int | None = None) -> Iterator[Served | None]:
+def page_beside(
+    database: str | Database | None, *, port: int | None = None, keeps_key: bool = True
+) -> Iterator[Served | None]:
     """The page beside other roles; None where it is not installed. On a free port, if its own is taken."""
     if not _is_installed():
         yield None
@@ -128,12 +130,18 @@ def page_beside(database: str | Database | None, *, port: int | None = None) -> 
     settings, user = effective_settings(), asking_user()
     with ExitStack() as until_the_end:
         try:
-            page = served_page(database, user=user, settings=settings, port=PORT if port is None else port)
+            page = served_page(
+                database,
+                user=user,
+                settings=settings,
+                port=PORT if port is None else port,
+                keeps_key=keeps_key,
+            )
             served = until_the_end.enter_context(page)
         except ConfigurationError:
             if port is not None:
                 raise
-            page = served_page(database, user=user, settings=settings, port=0)
+            page = served_page(database, user=user, settings=settings, port=0, keeps_key=keeps_key)
             served = until_the_end.enter_context(page)
         yield served
 

@@ -79,7 +79,8 @@ def demo(invocation: Invocation, yes: bool, in_browser: bool, as_json: bool) -> 
 @contextmanager
 def _page(database: Database, say: Callable[[str], None]) -> Iterator[None]:
     """The operator's page while the story is told, where it is installed."""
-    with page_beside(database) as page:
+    # It is over in a moment, so no page that is open then has to go on: it leaves no key.
+    with page_beside(database, keeps_key=False) as page:
         if page is not None:
             say(f"page      {page.first_url}")
         yield
