@@ -59,7 +59,10 @@ def served_page(
     mcp_acts: Collection[str] | None = None,
     keeps_key: bool = True,
 ) -> Iterator[Served]:
-    """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts."""
+    """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts.
+
+    Without `keeps_key` its cookies are good until then alone.
+    """
     if not is_loopback(host):
         raise ConfigurationError(
             f"the page does not bind to {host}: there it would ask nobody for a password",
