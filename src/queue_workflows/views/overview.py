@@ -90,15 +90,25 @@ class _Fleet:
     wishes: Sequence[WorkerControl]
     known: Knowledge
     live: list[Standing] = field(init=False)
+    by_host: Mapping[str, list[Standing]] = field(init=False)
+    by_queue: Mapping[str, list[Standing]] = field(init=False)
 
     def __post_init__(self) -> None:
-        live = [one for one in self.workers if one.age_s <= self.known.stale_s and not one.is_quarantined]
-        object.__setattr__(self, "live", live)
+        by_host: dict[str, list[Standing]] = defaultdict(list)
+        by_queue: dict[str, list[Standing]] = defaultdict(list)
+        for one in self.workers:
+            by_host[one.host_label].append(one)
+            by_queue[one.queue].append(one)
+        object.__setattr__(self, "live", [one for one in self.workers if self._lives(one)])
+        object.__setattr__(self, "by_host", by_host)
+        object.__setattr__(self, "by_queue", by_queue)
+
+    def _lives(self, one: Standing) -> bool:
+        return one.age_s <= self.known.stale_s and not one.is_quarantined
 
     def states(self, these: Iterable[Standing]) -> Counter[str]:
         """How many of these live, by what they do."""
-        names = {one.worker_id for one in self.live}
-        return Counter(str(one.state) for one in these if one.worker_id in names)
+        return Counter(str(one.state) for one in these if self._lives(one))
 
     def silent(self, these: Iterable[Standing]) -> int:
         """How many of these were not heard of lately."""
@@ -138,7 +148,7 @@ def _queues(facts: Facts, pace: Sequence[Pace], fleet: _Fleet) -> Iterator[Queue
         minutes = [0] * MINUTES
         for one in ended.get(key, ()):
             minutes[one.ago] = one.ended
-        there = [one for one in fleet.workers if one.queue == queue and _family_of(queue) == family]
+        there = fleet.by_queue.get(queue, []) if _family_of(queue) == family else []
         yield QueueLine(
             counted.get(key) or QueueCounts(family, queue, 0, None, 0, {}, 0, 0, frozenset()),
             tuple(minutes),
@@ -168,8 +178,8 @@ def _minutes(pace: Sequence[Pace]) -> list[Minute]:
 
 def _hosts(facts: Facts, fleet: _Fleet) -> Iterator[HostLine]:
     machines = {one.host_label: one for one in facts.machines}
-    for label in sorted(machines.keys() | {one.host_label for one in fleet.workers}):
-        there = [one for one in fleet.workers if one.host_label == label]
+    for label in sorted(machines.keys() | fleet.by_host.keys()):
+        there = fleet.by_host.get(label, [])
         machine = machines.get(label)
         stale_s = fleet.known.stale_s
         yield HostLine(

@@ -75,11 +75,12 @@ def create_app(
 
     `database` is a DSN, a `Database`, or None for the configured one. `user(request)` names the signed-in
     user, None for nobody; `authorize(user, verb, target)` says whether that user may do this; both may be
-    coroutines. `redact(kind, value)` changes what is shown of payloads, results and errors. `prefix` is where
-    the app is mounted, if the server does not say so. `hosts` are the names that it answers to, None for any.
-    Without `live` a page is loaded again where it would be streamed, as a WSGI server must. With `mcp` also
-    programs ask, at `/mcp`, by the Model Context Protocol, as the user that `user` names for their requests;
-    they can do none but the `mcp_acts`, such as "job.retry".
+    coroutines. An empty target asks whether the user may do it to anything, for the buttons. `redact(kind,
+    value)` changes what is shown of payloads, results and errors. `prefix` is where the app is mounted, if
+    the server does not say so. `hosts` are the names that it answers to, None for any. Without `live` a
+    page is loaded again where it would be streamed, as a WSGI server must. With `mcp` also programs ask, at
+    `/mcp`, by the Model Context Protocol, as the user that `user` names for their requests; they can do
+    none but the `mcp_acts`, such as "job.retry".
     """
     return Web(
         database,
@@ -164,13 +165,16 @@ class Web:
         The words behind the address are in ASCII from here on: a browser writes them so, others may not.
         """
         query = quote(scope.get("query_string", b""), safe=_IN_QUERIES).encode()
-        placed = {**scope, "query_string": query}
+        # Some servers leave half of a surrogate pair for what is no UTF-8; no text here has one.
+        placed = {**scope, "path": scope["path"].encode("utf-8", "replace").decode(), "query_string": query}
         if self._prefix and not scope.get("root_path"):
             # A proxy in between may have taken the prefix off.
-            path = scope["path"].removeprefix(self._prefix)
-            is_whole = path != scope["path"] and path[:1] in ("", "/")
-            placed["root_path"] = self._prefix
-            placed["path"] = self._prefix + ((path or "/") if is_whole else scope["path"])
+            path = placed["path"].removeprefix(self._prefix)
+            is_whole = path != placed["path"] and path[:1] in ("", "/")
+            placed |= {
+                "root_path": self._prefix,
+                "path": self._prefix + ((path or "/") if is_whole else placed["path"]),
+            }
         return placed
 
     async def _answer(self, request: Request) -> Response:
@@ -297,6 +301,8 @@ class Web:
 
         if not self._live or not await may_watch():
             return answers.refused(self._frame(request, None), refusals.DENIED)
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=_STREAM)
         self.hub.admit(user)
         allowed = await self._allowed(user)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from typing import Any
+from urllib.parse import urlencode
 
 import psycopg
 import pytest
@@ -163,6 +164,13 @@ def test_a_filter_that_is_too_broad_is_no_failure_of_the_page(
         shown = page.get("/jobs?q=error:rare")
     assert shown.status_code == 422
     assert "too broad" in text_of(shown)
+
+
+def test_a_status_is_added_to_a_filter_as_it_is(filled: OperatorsPage) -> None:
+    """What stands between quotation marks is one word, with its blanks."""
+    shown = filled.get("/jobs", q='error:"a  status:failed b"').text
+    added = urlencode({"q": 'error:"a  status:failed b" status:failed'})
+    assert f'href="/jobs?{added}"' in shown
 
 
 def test_a_database_that_is_away_is_looked_for_again() -> None:

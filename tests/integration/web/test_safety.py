@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -230,3 +231,34 @@ def test_the_host_app_redacts_errors_wherever_they_are_quoted(
         assert answer.status_code == 200
         for word in ERRORS:
             assert word not in answer.text, (asked, word in shown)
+
+
+def test_what_is_no_text_in_an_address_is_refused_as_any_other(filled: OperatorsPage) -> None:
+    """A server may hand on bytes that are no UTF-8, in the words and in the path."""
+
+    async def status(path: str, words: bytes) -> int:
+        told: list[Any] = []
+
+        async def send(message: Any) -> None:
+            told.append(message)
+
+        headers = [(b"host", b"localhost"), (b"x-user", b"ada")]
+        asked = {"type": "http", "method": "GET", "path": path, "query_string": words, "headers": headers}
+        await filled.app(asked, receive=lambda: None, send=send)  # type: ignore[arg-type,return-value]
+        return int(told[0]["status"])
+
+    assert asyncio.run(status("/jobs", b"q=\xff\xfe")) == 400
+    assert asyncio.run(status("/workers/\ud800", b"")) == 404
+
+
+def test_the_head_of_a_stream_is_no_stream(filled: OperatorsPage) -> None:
+    """A program that only asks whether it is there keeps nothing busy."""
+    answer = filled.client.head("/live?page=/jobs", headers={"X-User": "ada"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert filled.app.hub.streams == 0
+
+
+def test_a_page_that_reads_for_long_is_no_stream(filled: OperatorsPage) -> None:
+    """Its look takes longer than the pause between two."""
+    assert filled.get("/live", page="/doctor").status_code == 404

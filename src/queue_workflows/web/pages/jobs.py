@@ -11,11 +11,12 @@ from queue_workflows.errors import PayloadError, UnknownJob
 from queue_workflows.repositories.reports.job_listing import Failures
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.states import JOB_TERMINAL
+from queue_workflows.views.filters.grammar import Word, quoted, words_of
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
-from queue_workflows.web.page import ROWS, Look, Shown, href
+from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import linked
 from queue_workflows.web.pages.redacted import redacted_explanation
 from queue_workflows.web.rendering.pictures import wait_bar_picture
@@ -38,7 +39,7 @@ def jobs(look: Look) -> Shown:
             "found": found,
             "q": text,
             "keys": KEYS,
-            "chips": status_chips(look.prefix + "/jobs", text, STATUSES),
+            "chips": status_chips(look.prefix + "/jobs", text, KEYS, STATUSES),
             "further": href(look.prefix + "/jobs", q=text, before=found.cursor, limit=look.word("limit")),
             "is_first": before is None,
         },
@@ -112,7 +113,7 @@ def failed(look: Look) -> Shown:
         command=failures.command_of(since_s=since, queue=queue),
         data={
             "found": found,
-            "groups": [(group, *_named(look, group)) for group in found.groups],
+            "groups": [(group, *_named(look, group)) for group in found.groups[:MOST_ROWS]],
             "queue": queue,
             "since": look.word("since", "7d"),
         },
@@ -142,13 +143,14 @@ def named_run(name: str) -> uuid.UUID:
         raise PayloadError(f"{name[:80]!r} is no run's id", path="run") from None
 
 
-def status_chips(path: str, text: str, statuses: Sequence[str]) -> list[tuple[str, str, bool]]:
+def status_chips(
+    path: str, text: str, keys: Sequence[str], statuses: Sequence[str]
+) -> list[tuple[str, str, bool]]:
     """The statuses, each put into the filter or taken out of it by a click."""
-    chips = []
+    words, chips = words_of(text, keys), []
     for status in statuses:
-        word = f"status:{status}"
-        words = text.split()
+        word = Word("status", status)
         others = [one for one in words if one != word]
         wanted = others if word in words else [*others, word]
-        chips.append((status.replace("_", " "), href(path, q=" ".join(wanted)), word in words))
+        chips.append((status.replace("_", " "), href(path, q=quoted(wanted)), word in words))
     return chips

@@ -36,7 +36,7 @@ def runs(look: Look) -> Shown:
             "keys": KEYS,
             "statuses": STATUSES,
             "further": href(look.prefix + "/runs", q=text, before=found.cursor, limit=look.word("limit")),
-            "chips": status_chips(look.prefix + "/runs", text, STATUSES),
+            "chips": status_chips(look.prefix + "/runs", text, KEYS, STATUSES),
         },
         json=listing.json_of(found),
         is_live=before is None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from queue_workflows.views import models as models_view
 from queue_workflows.views.hosts import hardware as hardware_view
 from queue_workflows.views.hosts import host as host_view
@@ -51,7 +53,7 @@ def hosts(look: Look) -> Shown:
         data={
             "told": {one["host_label"]: one for one in told["hosts"]},
             "labels": labels,
-            "workers": there,
+            "workers": Counter(one.host_label for one in there.workers),
             "everyone": everyone,
         },
         json=told,

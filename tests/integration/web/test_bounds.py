@@ -1,11 +1,13 @@
-"""What reads for the page: a few threads, and never more waiting than can be served soon."""
+"""What a page may cost: as many rows as can be read, and no more looks waiting than can be served soon."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 
+import psycopg
 import pytest
+from support.servers.web_page import OperatorsPage, text_of
 
 from queue_workflows.web.database.opened import OpenedDatabase
 from queue_workflows.web.database.readers import MOST_WAITING_BESIDE, Busy, Readers
@@ -29,3 +31,19 @@ def test_what_takes_its_time_is_waited_for_by_a_few(qwf_dsn: str) -> None:
         readers.close()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_failures_of_very_many_kinds_are_a_page_all_the_same(
+    page: OperatorsPage, conn: psycopg.Connection
+) -> None:
+    """The most frequent are shown, and how many are not; a program gets them all."""
+    conn.execute(
+        """INSERT INTO ingest_jobs (task_name, queue, status, finished_at, errors)
+        SELECT 'load', 'fetch', 'failed', now(), jsonb_build_array(jsonb_build_object(
+            'kind', 'exception', 'message', translate(number::text, '0123456789', 'qwrtyupsgh')))
+        FROM generate_series(1, 207) AS number"""
+    )
+    shown = page.get("/failures")
+    assert shown.text.count("<tr>") == 201
+    assert "7 rarer groups are not shown" in text_of(shown)
+    assert len(page.get("/failures.json").json()) == 207
