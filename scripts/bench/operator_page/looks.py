@@ -36,7 +36,7 @@ class Seen:
     refusals: dict[int, int] = field(default_factory=dict)
 
     def _rest(self) -> str:
-        """Its statements, and the processor time of a look, which tells more than a clock where all is busy."""
+        """Its statements, and the processor time of a look, which a busy machine leaves alone."""
         worked = f"{self.worked_s * 1000 / len(self.ms):,.1f} ms of a processor, " if self.worked_s else ""
         return f"{worked}{self.statements} statements"
 
