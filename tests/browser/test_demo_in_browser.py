@@ -9,6 +9,7 @@ import pytest
 from support.browser.chromium import Tabs, expect
 from support.processes.embedded_users import unset_environment
 from support.processes.programs import Running
+from support.servers.browsed_page import CONFIRM
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_MS = 300_000
@@ -34,7 +35,7 @@ def test_the_film_is_watched_and_its_question_answered(qwf_new_database, tabs: T
         tab.get_by_role("button", name="Answer").click()
         tab.get_by_label("ok").select_option("yes")
         tab.get_by_role("button", name="Show what it would be").click()
-        tab.get_by_role("button", name="Answer", exact=True).click()
+        tab.locator(CONFIRM).click()
         expect(tab.get_by_text("Done.")).to_be_visible()
         tab.goto(run)
         expect(tab.locator("main .lead")).to_contain_text("completed", timeout=PATIENCE_MS)

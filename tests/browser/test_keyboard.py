@@ -134,7 +134,7 @@ def test_a_job_is_cancelled(tab: Page, ingest: Jobs) -> None:
     tab_to(tab, "Cancel")
     tab.keyboard.press("Enter")
     expect(tab.get_by_role("heading", name=f"Cancel {first}")).to_be_visible()
-    tab_to(tab, "Cancel")
+    tab_to(tab, f"Cancel {first}")
     tab.keyboard.press("Enter")
     expect(tab.get_by_text("Done.")).to_be_visible()
     assert ingest.seen(int(first.partition(":")[2]), "status") == ("cancelled",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support.browser.chromium import Page, Tabs, expect
+from support.browser.chromium import Page, Route, Tabs, expect
 from support.processes.workers import until
 from support.rows.every_state import WORKER, put_every_state
 from support.rows.jobs import Jobs
@@ -43,6 +43,24 @@ def test_a_change_is_shown_without_a_reload(page: BrowsedPage, ingest: Jobs, tab
     expect(row).to_contain_text("on w7")
     assert tab.evaluate("() => window.loadedOnce")
     assert tabs.complaints == []
+
+
+def test_scripts_that_come_late(page: BrowsedPage, ingest: Jobs, tabs: Tabs) -> None:
+    """However long after the library its extension comes that knows of streams, the page is live."""
+    ingest.enqueue()
+    tab = tabs.open(OPERATOR)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    tab.route("**/hx-sse.min.js", hold)
+    tab.goto(f"{page.url}/jobs", wait_until="commit")
+    tab.wait_for_function("() => typeof htmx === 'object'")
+    # Whatever the library had put off until its script was over is done before this promise is kept.
+    tab.evaluate("() => new Promise((go) => setTimeout(() => setTimeout(go)))")
+    held[0].continue_()
+    live(tab)
 
 
 def test_focus_typed_text_and_picked_rows_stay(page: BrowsedPage, ingest: Jobs, tabs: Tabs) -> None:

@@ -13,6 +13,7 @@ from support.browser.chromium import Page, Tabs, expect
 from support.processes.programs import SOURCE, Running
 from support.processes.workers import patiently
 from support.rows.jobs import Jobs
+from support.servers.browsed_page import CONFIRM
 from support.servers.cluster import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -104,7 +105,7 @@ def test_an_operator_finds_a_job_and_cancels_it(
     tab.get_by_role("button", name="Cancel", exact=True).click()
     expect(tab.get_by_role("heading", name=f"Cancel ingest:{job}")).to_be_visible()
     tab.get_by_label("Reason").fill("not wanted any more")
-    tab.get_by_role("button", name="Cancel", exact=True).click()
+    tab.locator(CONFIRM).click()
     expect(tab.get_by_text("Done.")).to_be_visible()
     tab.get_by_role("link", name="Back").click()
     tab.wait_for_url(f"{mounted.url}/ops/jobs/ingest:{job}")

@@ -10,7 +10,7 @@ import pytest
 from support.browser.chromium import Page, Tabs, expect
 from support.rows.every_state import EveryState, put_every_state
 from support.rows.jobs import Jobs, ending
-from support.servers.browsed_page import OPERATOR, VIEWER, BrowsedPage, browsed_page
+from support.servers.browsed_page import CONFIRM, OPERATOR, VIEWER, BrowsedPage, browsed_page
 
 from queue_workflows.testing.servers import QwfServer
 from queue_workflows.web.acts.all import ACTS
@@ -118,10 +118,10 @@ def test_two_operators_retry_the_same_jobs(page: BrowsedPage, ingest: Jobs, tabs
         tab.get_by_role("button", name="Retry all that match").click()
         expect(tab.get_by_role("heading", name="Retry 3 jobs")).to_be_visible()
         tab.get_by_label("Reason").fill("the site is back")
-    first.get_by_role("button", name="Retry", exact=True).click()
+    first.locator(CONFIRM).click()
     expect(first.get_by_text("Done.")).to_be_visible()
     retried = [ingest.seen(job, "status", "generation") for job in jobs]
-    second.get_by_role("button", name="Retry", exact=True).click()
+    second.locator(CONFIRM).click()
     expect(second.get_by_text("another operator may have been here first")).to_be_visible()
     assert [ingest.seen(job, "status", "generation") for job in jobs] == retried
     assert {status for status, _generation in retried} == {"queued"}

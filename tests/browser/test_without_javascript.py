@@ -9,7 +9,7 @@ import pytest
 from support.browser.chromium import Page, Tabs, expect
 from support.rows.every_state import put_every_state
 from support.rows.jobs import Jobs, ending
-from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
+from support.servers.browsed_page import CONFIRM, OPERATOR, BrowsedPage, browsed_page
 
 from queue_workflows.testing.servers import QwfServer
 from queue_workflows.web.pages.all import ADDRESSES
@@ -54,7 +54,7 @@ def test_a_job_is_cancelled_in_two_steps(
     expect(tab.get_by_role("heading", name=f"Cancel ingest:{job}")).to_be_visible()
     assert ingest.seen(job, "status") == ("queued",)
     tab.get_by_label("Reason").fill("not wanted any more")
-    tab.get_by_role("button", name="Cancel", exact=True).click()
+    tab.locator(CONFIRM).click()
     expect(tab.get_by_text("Done.")).to_be_visible()
     assert ingest.seen(job, "status") == ("cancelled",)
     assert conn.execute("SELECT actor, action, subject_id, reason FROM audit_log").fetchall() == [
@@ -75,6 +75,6 @@ def test_picked_rows_are_retried_for_a_reason(page: BrowsedPage, ingest: Jobs, t
     tab.locator(".bulk").get_by_role("button", name="Retry").click()
     expect(tab.get_by_role("heading", name="Retry 2 jobs")).to_be_visible()
     tab.get_by_label("Reason").fill("the site is back")
-    tab.get_by_role("button", name="Retry", exact=True).click()
+    tab.locator(CONFIRM).click()
     expect(tab.get_by_text("Done.")).to_be_visible()
     assert [ingest.seen(job, "status") for job in jobs] == [("queued",), ("queued",), ("failed",)]

@@ -22,6 +22,8 @@ class Bench:
     say: Callable[[str], None]
     # The peers that are to be measured too, with their versions.
     peers: Mapping[str, str] = field(default_factory=dict)
+    # Of a script with options of its own, what they say.
+    amounts: Mapping[str, int] = field(default_factory=dict)
 
     def much(self, full: int, quick: int) -> int:
         """How much to do."""

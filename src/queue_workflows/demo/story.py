@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +56,8 @@ class Stage:
     say: Callable[[str], None]
     show: Callable[[RunOverview], None]
     ask: Callable[[InputNode, float, Callable[[], bool]], Mapping[str, Any] | None]
+    # What is open beside the story, from when its database is there until it is told.
+    beside: Callable[[Database], AbstractContextManager[object]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,11 @@ def run_demo(dsn: str | None, stage: Stage) -> Outcome:
         with database.engine.begin() as connection:
             check_ours(connection)
         applied = _migrate(dsn, stage)
-        made = _commit(database, stage)
-        left = _roll_back(database, stage)
-        refused = _lose_a_lease(database, f"demo:{os.getpid()}", stage)
-        run = _make(database, dsn, made, stage)
+        with stage.beside(database):
+            made = _commit(database, stage)
+            left = _roll_back(database, stage)
+            refused = _lose_a_lease(database, f"demo:{os.getpid()}", stage)
+            run = _make(database, dsn, made, stage)
         return Outcome(
             database=database.redacted,
             source=database.source,

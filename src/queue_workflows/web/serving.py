@@ -7,6 +7,7 @@ nothing but loopback; an application with its own users mounts `create_app` inst
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +22,7 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import Settings
 from queue_workflows.web.access.bearer import BearerToken
 from queue_workflows.web.access.requests import LOOPBACK_NAMES, is_loopback
-from queue_workflows.web.access.sign_in import SignIn, kept_key
+from queue_workflows.web.access.sign_in import KEY_BYTES, SignIn, kept_key
 from queue_workflows.web.access.users import Users
 from queue_workflows.web.app import Web
 
@@ -56,15 +57,20 @@ def served_page(
     read_only: bool = False,
     names: Sequence[str] = (),
     mcp_acts: Collection[str] | None = None,
+    keeps_key: bool = True,
 ) -> Iterator[Served]:
-    """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts."""
+    """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts.
+
+    Without `keeps_key` its cookies are good until then alone.
+    """
     if not is_loopback(host):
         raise ConfigurationError(
             f"the page does not bind to {host}: there it would ask nobody for a password",
             advice="keep it on 127.0.0.1 behind a tunnel, or mount queue_workflows.web.create_app in an app"
             " that knows its users",
         )
-    sign_in = SignIn(user, kept_key(settings.data_dir))
+    key = kept_key(settings.data_dir) if keeps_key else secrets.token_bytes(KEY_BYTES)
+    sign_in = SignIn(user, key)
     token = None if mcp_acts is None else BearerToken(user)
     with _bound(host, port) as bound:
         web = Web(

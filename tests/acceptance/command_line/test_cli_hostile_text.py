@@ -25,6 +25,8 @@ LEFT_OUT: Final = (
     "orchestrator",
     "scheduler",
     "metrics",
+    "web",
+    "mcp",
     "run-job",
 )
 # Asks package managers, as root, for whatever it is told.

@@ -109,6 +109,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         *(("ingest.py", name) for name in ("enqueue", "bulk", "start", "fairness")),
         *(("hooks.py", name) for name in ("process", "at-once", "shipped")),
         *(("affinity.py", name) for name in ("affinity", "flat")),
+        *(("web.py", name) for name in ("pages", "filters", "large-runs", "tabs", "first-load")),
         *(("dag.py", name) for name in ("chain", "fan-out", "for-each", "diamonds", "dispatch")),
     ],
 )

@@ -14,8 +14,8 @@ from support.rows.jobs import CLEAR
 from support.rows.plans import explain, rows_read
 from support.rows.runs import dispatcher, run_through, settle, start
 
+from queue_workflows.repositories.reports import run_grid as grid
 from queue_workflows.repositories.reports.run_grid import RunGridRepository
-from queue_workflows.repositories.runs import grid
 from queue_workflows.views import workflows
 
 CHAIN: dict[str, Any] = {

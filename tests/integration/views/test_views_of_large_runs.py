@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 from support.rows.jobs import CLEAR
 from support.rows.plans import explain, rows_read
-from support.rows.runs import start
+from support.rows.runs import dispatcher, settle, start
 
 from queue_workflows.repositories.hooks import records as record_rows
 from queue_workflows.repositories.hooks.records import HookRecordRepository
+from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs import elements as element_rows
 from queue_workflows.repositories.runs import job_times
 from queue_workflows.repositories.runs.elements import MOST_LOOKED_AT, NodeElementRepository
@@ -76,6 +78,25 @@ def test_a_timeline_reads_a_bounded_number_of_jobs(
     plan = explain(connection, mode, job_times.TIMES, {"run_id": run, "limit": 2_001})
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
     assert rows_read(plan, "workflow_node_jobs") <= 2_001
+
+
+def test_explaining_a_run_reads_its_document_once(qwf_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its nodes wait: it may be larger than all the rest."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        run = start(connection, {"nodes": [{"id": f"n{i}", "module": "m"} for i in range(3)]})
+        settle(dispatcher(connection))
+        asked: list[str] = []
+        before = psycopg.Cursor.execute
+
+        def noted(cursor: Any, query: Any, *more: Any, **named: Any) -> Any:
+            asked.append(query.decode() if isinstance(query, bytes) else str(query))
+            return before(cursor, query, *more, **named)
+
+        monkeypatch.setattr(psycopg.Cursor, "execute", noted)
+        there = RunExplainingRepository(connection).circumstances(run)
+    assert there is not None
+    assert [one.run.id for one in there.jobs.values() if one.run is not None] == [run] * 3
+    assert len([text for text in asked if "workflow_runs.spec::text" in text]) == 1
 
 
 @pytest.fixture(scope="module")

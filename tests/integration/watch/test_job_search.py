@@ -16,11 +16,10 @@ from support.rows.plans import explain, rows_read
 
 from queue_workflows.errors import FilterRefused
 from queue_workflows.repositories import RunRepository
-from queue_workflows.repositories.reports import job_search
+from queue_workflows.repositories.reports import job_search, run_search
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.job_search import JobPage, JobSearch
 from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
-from queue_workflows.repositories.runs import run_search
 from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.repositories.sql.bounded_walk import FEW, MOST
 from queue_workflows.repositories.sql.connection import Statements

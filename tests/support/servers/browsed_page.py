@@ -15,6 +15,8 @@ from queue_workflows.web import Web, create_app
 
 OPERATOR: Final = "ada"
 VIEWER: Final = "vic"
+# The button of a preview that does what was shown.
+CONFIRM: Final = "form.act button[formaction]"
 
 
 @dataclass

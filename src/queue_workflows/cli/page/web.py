@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.web.serving import Served
 
+# An address of IPv6 has colons, and stands in brackets only before a port.
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 _NEEDED = ("starlette", "uvicorn", "jinja2")
+
+
+def _names(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Names as they stand in a browser's address, without a scheme or a port."""
+    for name in given:
+        if _HOST_NAME.fullmatch(name) is None:
+            raise click.BadParameter(f"{name[:80]!r} is no host name: write it as in ops.internal")
+    return given
 
 
 @click.command()
@@ -36,6 +47,7 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
     "--name",
     "names",
     multiple=True,
+    callback=_names,
     metavar="HOST",
     help="Another host name that it answers to; may be repeated.",
 )
@@ -105,7 +117,9 @@ def web(
 
 
 @contextmanager
-def page_beside(database: str | Database | None, *, port: int | None = None) -> Iterator[Served | None]:
+def page_beside(
+    database: str | Database | None, *, port: int | None = None, keeps_key: bool = True
+) -> Iterator[Served | None]:
     """The page beside other roles; None where it is not installed. On a free port, if its own is taken."""
     if not _is_installed():
         yield None
@@ -116,12 +130,18 @@ def page_beside(database: str | Database | None, *, port: int | None = None) -> 
     settings, user = effective_settings(), asking_user()
     with ExitStack() as until_the_end:
         try:
-            page = served_page(database, user=user, settings=settings, port=PORT if port is None else port)
+            page = served_page(
+                database,
+                user=user,
+                settings=settings,
+                port=PORT if port is None else port,
+                keeps_key=keeps_key,
+            )
             served = until_the_end.enter_context(page)
         except ConfigurationError:
             if port is not None:
                 raise
-            page = served_page(database, user=user, settings=settings, port=0)
+            page = served_page(database, user=user, settings=settings, port=0, keeps_key=keeps_key)
             served = until_the_end.enter_context(page)
         yield served
 

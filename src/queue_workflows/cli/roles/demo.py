@@ -7,6 +7,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.page.web import check_installed, page_beside
 from queue_workflows.cli.runs.watch import in_words
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.demo import Outcome, Row, Stage, run_demo
 from queue_workflows.drawing.changes import changes
 from queue_workflows.drawing.run import draw
@@ -64,17 +66,24 @@ def demo(invocation: Invocation, yes: bool, in_browser: bool, as_json: bool) -> 
     if in_browser:
         check_installed()
     asks = _always_yes if yes else wait_for_page if in_browser else ask
-    stage = Stage(say, _Shown(say, terminal), asks)
-    with page_beside(invocation.db_url) as page:
-        if page is not None:
-            say(f"page      {page.first_url}")
-        outcome = run_demo(invocation.db_url, stage)
+    stage = Stage(say, _Shown(say, terminal), asks, lambda database: _page(database, say))
+    outcome = run_demo(invocation.db_url, stage)
     if as_json:
         click.echo(json.dumps(asdict(outcome), indent=2, default=plain))
     else:
         for line in _drawn(outcome, terminal):
             click.echo(line)
     return ExitCode.DONE if outcome.complete else ExitCode.FAILED
+
+
+@contextmanager
+def _page(database: Database, say: Callable[[str], None]) -> Iterator[None]:
+    """The operator's page while the story is told, where it is installed."""
+    # It is over in a moment, so no page that is open then has to go on: it leaves no key.
+    with page_beside(database, keeps_key=False) as page:
+        if page is not None:
+            say(f"page      {page.first_url}")
+        yield
 
 
 class _Shown:

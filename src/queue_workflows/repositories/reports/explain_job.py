@@ -155,6 +155,7 @@ class ExplainingRepository:
 
     def __init__(self, conn: Handle) -> None:
         self._conn = conn
+        self._last_run: WorkflowRun | None = None
 
     def circumstances(self, family: Family, job_id: int) -> Circumstances | None:
         """What there is to know about a job, or None where there is none."""
@@ -227,7 +228,11 @@ class ExplainingRepository:
         return [AtWork(*row) for row in sql.rows(AT_WORK[family.name], {"workers": ids})]
 
     def _run(self, job: Job) -> WorkflowRun | None:
-        return RunRepository(self._conn).fetch(job.run_id) if isinstance(job, WorkflowNodeJob) else None
+        """The run of a job; its document, which may be large, is read once for several jobs of the run."""
+        if not isinstance(job, WorkflowNodeJob):
+            return None
+        self._last_run = RunRepository(self._conn).fetch(job.run_id, known=self._last_run)
+        return self._last_run
 
     def _binary(self, job: Job) -> Binary | None:
         """The program that a hook waits for."""

@@ -27,7 +27,7 @@ from queue_workflows.errors import ConfigurationError
 
 TOKEN: Final = "token"  # noqa: S105 - its name in the address
 COOKIE_LASTS_S: Final = 7 * 86_400
-_KEY_BYTES: Final = 32
+KEY_BYTES: Final = 32
 
 
 class SignIn:
@@ -100,7 +100,7 @@ def kept_key(directory: Path) -> bytes:
             f"the key that signs the page's cookies cannot be kept in {directory}: {exc.strerror}",
             advice="let QWF_DATA_DIR name a directory that this user may write",
         ) from exc
-    if len(key) != _KEY_BYTES:
+    if len(key) != KEY_BYTES:
         raise ConfigurationError(f"{path} is no key of ours", advice="remove it; a new one is made")
     return key
 
@@ -110,7 +110,7 @@ def _make(path: Path) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(fd, secrets.token_bytes(_KEY_BYTES))
+        os.write(fd, secrets.token_bytes(KEY_BYTES))
         os.close(fd)
         os.link(draft, path)
     finally:
@@ -126,6 +126,6 @@ def _read(path: Path) -> bytes:
                 f"{path} may be read by others or is another user's",
                 advice="remove it; a new one is made",
             )
-        return os.read(fd, _KEY_BYTES + 1)
+        return os.read(fd, KEY_BYTES + 1)
     finally:
         os.close(fd)
