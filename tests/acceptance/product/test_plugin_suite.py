@@ -117,7 +117,8 @@ def test_every_hook_of_a_page_leaves_what_it_is_for(
     assert max(colours, key=colours.__getitem__) == WHITE
     assert colours[BLACK] > 100
     printed = suite.file(run, "pdf/output.pdf").read_bytes()
-    assert text_of(printed).split("\n")[:4] == ["Canal 7", words, words, words]
+    # Where a line breaks, and whether within a word for the reader of the file, is the font's affair.
+    assert _without_blanks(text_of(printed)).startswith(_without_blanks("Canal 7" + 3 * words))
     assert f"/URI ({site}/page/8)".encode() in printed
     assert words in read("dom/output.html")
     assert read("title/title.txt") == "Canal 7"
@@ -233,3 +234,7 @@ def test_a_page_is_complete_after_a_killed_worker(suite: PluginSuite, site: str,
     colours = colours_of(suite.file(run, "screenshot/screenshot.png").read_bytes())
     assert colours[BOAT] == 16 * 16
     until(lambda: suite.browsers() == 0)
+
+
+def _without_blanks(text: str) -> str:
+    return "".join(text.split())
