@@ -6,7 +6,7 @@ import re
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -164,4 +164,10 @@ def check_installed() -> None:
 
 
 def _is_installed() -> bool:
-    return all(find_spec(name) is not None for name in _NEEDED)
+    """By importing it: what is there in part, without what it needs in its turn, is not there."""
+    try:
+        for name in _NEEDED:
+            import_module(name)
+    except ModuleNotFoundError:
+        return False
+    return True
