@@ -21,7 +21,7 @@ BEFORE_SCHEDULES = "0029"
 # What goes on until it is told to stop, needs no schema, or makes its own.
 NOT_ASKED = {
     *("up", "demo", "worker", "orchestrator", "scheduler", "supervisor", "janitor", "run-job", "hw"),
-    *("metrics", "db", "completion", "doctor"),
+    *("metrics", "web", "mcp", "db", "completion", "doctor"),
 }
 
 
