@@ -165,7 +165,7 @@ class Door:
         by, settings = By(wanted.user, wanted.form.reason or None), self._settings()
 
         def perform(conn: psycopg.Connection[Any]) -> None:
-            begun.go(lambda: act.perform(conn, asked, by, settings))
+            begun.go(lambda: act.perform(conn, asked, by, settings), self._writers.is_ending)
 
         future = self._writers.begin(perform)
         watch(begun, future)

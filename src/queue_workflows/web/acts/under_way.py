@@ -17,6 +17,7 @@ from queue_workflows.web.rendering.refusals import Refusal, refusal_of
 
 _log = logging.getLogger(__name__)
 
+PROGRAM_ENDS: Final = "The program that serves this page ends"
 MOST_AT_ONCE: Final = 50
 MOST_KEPT: Final = 200
 # More of them are counted, and not named.
@@ -45,13 +46,20 @@ class UnderWay:
         """How many there were so far."""
         return self.became.total()
 
-    def go(self, pages: Callable[[], Iterator[Done]]) -> None:
-        """Do it page by page; what stops it is kept, and so is what was done before."""
+    def go(self, pages: Callable[[], Iterator[Done]], is_ending: Callable[[], bool] = lambda: False) -> None:
+        """Do it page by page; what stops it is kept, and so is what was done before.
+
+        A program that ends waits for the page that it is at, and not for thousands of others.
+        """
         try:
             for done in pages():
                 self.became = self.became + done.became
                 self.left += done.left
                 self.lines = (self.lines + done.lines)[:MOST_LINES]
+                if is_ending():
+                    raise RequestRefused(
+                        503, PROGRAM_ENDS, advice="what was done stays so; do the rest again"
+                    )
         except Exception as exc:
             self.stop(exc)
         self.is_over = True
@@ -101,7 +109,7 @@ def watch(begun: UnderWay, future: Future[Any]) -> None:
 
     def ended(future: Future[Any]) -> None:
         if future.cancelled():
-            begun.stop(RequestRefused(503, "The program that serves this page ends"))
+            begun.stop(RequestRefused(503, PROGRAM_ENDS))
         elif (exc := future.exception()) is not None:
             begun.stop(exc)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -25,6 +26,11 @@ class Writers:
     def __init__(self, opened: OpenedDatabase, *, threads: int = THREADS) -> None:
         self._opened = opened
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="qwf-web-writer")
+        self._ending = threading.Event()
+
+    def is_ending(self) -> bool:
+        """Whether what goes on in pages shall stop after the one that it is at."""
+        return self._ending.is_set()
 
     def begin(self, act: Callable[[psycopg.Connection[Any]], T]) -> Future[T]:
         """Have it done as soon as a thread is free, on an autocommit connection of its own."""
@@ -35,7 +41,8 @@ class Writers:
         return await asyncio.wrap_future(self.begin(act))
 
     def close(self) -> None:
-        """Take no more; what has begun is finished."""
+        """Take no more; what has begun stops where it can."""
+        self._ending.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _act(self, act: Callable[[psycopg.Connection[Any]], T]) -> T:

@@ -130,7 +130,7 @@ class ActCalls:
         by = By(f"{user} via mcp", reason or None)
 
         def perform(conn: psycopg.Connection[Any]) -> None:
-            begun.go(lambda: act.perform(conn, asked, by, settings))
+            begun.go(lambda: act.perform(conn, asked, by, settings), self._writers.is_ending)
 
         future = self._writers.begin(perform)
         watch(begun, future)

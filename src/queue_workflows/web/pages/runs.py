@@ -11,7 +11,7 @@ from queue_workflows.states import RUN_TERMINAL, JobStatus
 from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
 from queue_workflows.views.hooks import records
 from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
-from queue_workflows.web.page import ROWS, Look, Shown, href
+from queue_workflows.web.page import ROWS, Look, Shown, href, part
 from queue_workflows.web.pages.jobs import named_run, status_chips
 from queue_workflows.web.pages.links import linked
 from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run
@@ -127,7 +127,7 @@ def node(look: Look) -> Shown:
     limit = look.number("limit", ROWS)
     seen = elements.node_page(look.conn, run_id, node_id, state=state, after=after, limit=limit)
     told = _explained(look, run_id, node_id)
-    here = f"{look.prefix}/runs/{run_id}/nodes/{node_id}"
+    here = f"{look.prefix}/runs/{run_id}/nodes/{part(node_id)}"
     return Shown(
         title=f"{node_id} of {str(run_id)[:8]}",
         template="node.html",

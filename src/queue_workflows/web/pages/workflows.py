@@ -6,7 +6,7 @@ import uuid
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.views import workflows as view
-from queue_workflows.web.page import Look, Shown, href
+from queue_workflows.web.page import Look, Shown, href, part
 from queue_workflows.web.rendering.pictures import grid_picture
 
 _MOST_RUNS = 60
@@ -30,7 +30,7 @@ def workflow(look: Look) -> Shown:
     name, limit = look.parts["workflow"], look.number("limit", view.USUAL, most=_MOST_RUNS)
     before = _run(look.word("before"))
     grid = view.workflow_grid(look.conn, name, before=before, limit=limit)
-    here = f"{look.prefix}/workflows/{name}"
+    here = f"{look.prefix}/workflows/{part(name)}"
     return Shown(
         title=name,
         template="workflow.html",
