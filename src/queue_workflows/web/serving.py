@@ -29,6 +29,8 @@ from queue_workflows.web.app import Web
 PORT: Final = 8427
 _BEGINS_WITHIN_S: Final = 30.0
 _ENDS_WITHIN_S: Final = 10.0
+# For how long a page that ends with what it shows waits until that was seen.
+_SHOWS_THE_LAST_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def served_page(
 ) -> Iterator[Served]:
     """Serve the page from a thread meanwhile; with `mcp_acts` programs ask too, and may do these acts.
 
-    Without `keeps_key` its cookies are good until then alone.
+    Without `keeps_key` it ends with what it shows: its cookies are good until then alone, and those that
+    watch see the last of it.
     """
     if not is_loopback(host):
         raise ConfigurationError(
@@ -84,7 +87,7 @@ def served_page(
             mcp_token=token,
         )
         try:
-            with _running(web, bound):
+            with _running(web, bound, shows_the_last_s=0 if keeps_key else _SHOWS_THE_LAST_S):
                 shown = f"[{host}]" if ":" in host else host
                 url = f"http://{shown}:{bound.getsockname()[1]}"
                 yield Served(url, sign_in, None if token is None else token.token)
@@ -111,7 +114,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _running(web: Web, bound: socket.socket) -> Iterator[None]:
+def _running(web: Web, bound: socket.socket, *, shows_the_last_s: float) -> Iterator[None]:
     """A server in a thread, which hears no signals: the command does."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = uvicorn.Server(
@@ -132,6 +135,8 @@ def _running(web: Web, bound: socket.socket) -> Iterator[None]:
         raise ConfigurationError("the page's server did not start", advice="its log says why; try again")
     try:
         yield
+        if shows_the_last_s:
+            web.hub.show_the_last(shows_the_last_s)
     finally:
         web.hub.close()
         server.should_exit = True

@@ -139,6 +139,22 @@ def test_a_stream_ends_with_its_hub() -> None:
     running(test)
 
 
+def test_the_last_is_seen_before_a_hub_ends() -> None:
+    """What changed just before is read and taken, though the next look would have come too late."""
+
+    async def test() -> None:
+        hub, view = Hub(shortest_s=0.01, longest_s=30), View()
+        async with hub.watching("run", "ann", view.render) as slot:
+            assert await slot.take() == "first"
+            view.text = "completed"
+            seen = asyncio.create_task(slot.take())
+            await asyncio.to_thread(hub.show_the_last, 30)
+            assert seen.done()
+            assert await seen == "completed"
+
+    running(test)
+
+
 def test_a_stream_beats_while_nothing_changes() -> None:
     """A peer that is gone is noticed by what cannot be sent to it."""
 

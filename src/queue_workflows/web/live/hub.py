@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 SHORTEST_S: Final = 1.0
 LONGEST_S: Final = 4.0
+_LOOK_S: Final = 0.05
 MOST_STREAMS: Final = 1000
 MOST_STREAMS_A_USER: Final = 200
 
@@ -73,6 +74,9 @@ class _Topic:
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     latest: str | None = None
     task: asyncio.Task[None] | None = None
+    # How many reads of it have begun, and how many have ended.
+    begun: int = 0
+    ended: int = 0
 
     async def end(self) -> None:
         """Read no more."""
@@ -115,6 +119,28 @@ class Hub:
         """End every stream, so that a server which stops need not wait for browsers; from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end_all)
+
+    def show_the_last(self, within_s: float) -> None:
+        """Let every watcher have what there is now, before its stream ends.
+
+        From another thread than the loop's.
+        """
+        if self._loop is None or not self._loop.is_running() or not self._topics:
+            return
+        shown = asyncio.run_coroutine_threadsafe(self._all_read_again(), self._loop)
+        with suppress(TimeoutError, RuntimeError):
+            shown.result(within_s)
+        shown.cancel()
+
+    async def _all_read_again(self) -> None:
+        """Each topic is read once more from its beginning on, and what that changed has been taken."""
+        wanted = {key: topic.begun + 1 for key, topic in self._topics.items()}
+        self.heard()
+        while any(
+            topic.ended < wanted.get(key, 0) or any(slot.filled.is_set() for slot in topic.slots)
+            for key, topic in self._topics.items()
+        ):
+            await asyncio.sleep(_LOOK_S)
 
     def _end_all(self) -> None:
         for topic in self._topics.values():
@@ -163,6 +189,7 @@ class Hub:
         while True:
             topic.heard.clear()
             self.reads += 1
+            topic.begun += 1
             try:
                 text = await topic.render()
             except Exception:
@@ -174,6 +201,7 @@ class Hub:
                     slot.put(text)
             else:
                 pause = min(self._longest_s, pause * 1.5)
+            topic.ended = topic.begun
             await self._pause(topic, pause)
 
     async def _pause(self, topic: _Topic, pause: float) -> None:
