@@ -26,7 +26,7 @@ _ENDS_WITHIN_S: Final = 3.0
 
 
 class Ears:
-    """A thread that listens while any page is watched, and tells the hub's loop."""
+    """A thread that listens from the first page that is watched until the end, and tells the hub's loop."""
 
     def __init__(self, opened: OpenedDatabase, hub: Hub) -> None:
         self._opened = opened

@@ -12,7 +12,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 
 from queue_workflows.drawing.words import say_span
 from queue_workflows.web.access.redaction import Kind, Redaction
@@ -88,7 +87,6 @@ def environment() -> Environment:
         "count": lambda number: f"{number:,}",
         "pretty": _pretty,
         "part": lambda text: quote(str(text), safe=":@"),
-        "svg": Markup,
     }
     made.globals |= {"href": href, **marks.GLOBALS}
     return made
