@@ -123,7 +123,29 @@ def test_a_group_of_failures_finds_its_jobs(conn: psycopg.Connection, printed: C
         ' error:"ValueError: order # timed out"\''
     )
     assert printed(f"{command} --yes") == {"retried": 1}
-    assert failures.command_of(since_s=3600.0, queue="fetch") == "qwf job failures --since 1h --queue fetch"
+    assert (
+        failures.command_of(since_s=3600.0, queue="fetch", most=10, before="ingest17.3")
+        == "qwf job failures --since 1h --queue fetch --limit 10 --before ingest17.3"
+    )
+
+
+def test_failures_are_shown_in_parts(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """The command says how far it looked, how many there are in all, and how to go on."""
+    ingest = Jobs("ingest", conn)
+    ingest.enqueue(max_attempts=1, priorities=(9,))
+    error = {"kind": "exception", "type": "KeyError", "message": "no such page"}
+    ingest.repository.end(ending(ingest.one(), "failed", error=error, counts=True))
+    first = failures.failure_groups(conn, most=1)
+    rest = failures.failure_groups(conn, most=1, before=first.cursor)
+    assert [[group.error for group in part.groups] for part in (first, rest)] == [
+        ["KeyError: no such page"],
+        ["ValueError: order # timed out"],
+    ]
+    assert (first.failed, first.is_cut, rest.is_cut) == (2, True, True)
+    done = CliRunner().invoke(cli, ["--db", qwf_dsn, "job", "failures", "--limit", "1"])
+    assert "KeyError: no such page" in done.stdout
+    assert "2 jobs failed in the last 7d" in done.stderr
+    assert f"--before {first.cursor} goes on" in done.stderr
 
 
 def test_queues_are_what_their_commands_print(

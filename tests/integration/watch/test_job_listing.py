@@ -10,11 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 from support.rows.jobs import CLEAR, Jobs, ending, jobs_of
-from support.rows.plans import explain
 
 from queue_workflows.engine.operate.many_jobs import Verb, decide_matching, decide_named
-from queue_workflows.errors import PayloadError
-from queue_workflows.repositories.reports import job_listing
+from queue_workflows.errors import FilterRefused, PayloadError
 from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
 from queue_workflows.repositories.reports.job_search import JobSearch
 from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family
@@ -96,7 +94,7 @@ def test_failures_are_grouped_by_what_they_say(jobs: Jobs) -> None:
     run = "0190a4c2-9b1e-7c3d-8e4f-0123456789ab"
     third = fail(jobs, f"run {run} fell off the face of the earth")
     fail(jobs, "order 1 of 2 kg: 0xffffffff is gone", kind="KeyError")
-    groups = SelectingRepository(jobs.connection).failures(since_s=3600)
+    groups = SelectingRepository(jobs.connection).failures(since_s=3600).groups
     assert [(group.count, group.error) for group in groups if group.count > 1] == [
         (2, "ValueError: order # of # kg: # is gone")
     ]
@@ -109,7 +107,7 @@ def test_failures_are_grouped_by_what_they_say(jobs: Jobs) -> None:
     assert found(jobs, error=groups[0].error) == [second, first]
     assert found(jobs, error="FACE of the") == [third]
     assert found(jobs, error="100%") == []
-    assert SelectingRepository(jobs.connection).failures(since_s=3600, queue="elsewhere") == []
+    assert SelectingRepository(jobs.connection).failures(since_s=3600, queue="elsewhere").groups == []
 
 
 def test_many_are_decided_on_page_by_page(jobs: Jobs) -> None:
@@ -209,25 +207,53 @@ def test_named_jobs_say_what_became_of_each(qwf_conn: psycopg.Connection) -> Non
     assert became == {("node", node): "cancelled", ("ingest", ingest[0]): "cancelled"}
 
 
-def test_failures_are_read_by_when_they_ended(jobs: Jobs) -> None:
-    """Years of finished jobs cost nothing."""
-    jobs.connection.execute(f"ALTER TABLE {jobs.table} SET (autovacuum_enabled = off)")
-    fail(jobs, "no")
-    jobs.connection.execute("SET session_replication_role = replica")
-    template = next(name for name in jobs.rows())
-    skipped = ("id", "position", "finished_at", "result", "map_index")
-    columns = [name for name in template if name not in (*skipped, "context_delta")]
-    index = ", map_index" if jobs.family == "node" else ""
-    number = ", n" if jobs.family == "node" else ""
+def test_words_with_a_digit_among_hexadecimal_ones_are_ids(jobs: Jobs) -> None:
+    """From six on, in whatever place the digit is; a word of letters alone is a word."""
+    words = ["1bcdef", "a1cdef", "ab1def", "abc1ef", "abcd1f", "abcde1", "abcdefabcdef1", "A-B-C-1-D", "0X1f"]
+    for word in words:
+        fail(jobs, f"no {word} here")
+    for other in ("abcdef", "facade", "defaced", "ab1de", "abcde1g"):
+        fail(jobs, f"no {other} here")
+    groups = SelectingRepository(jobs.connection).failures(since_s=3600).groups
+    assert {group.error: group.count for group in groups} == {
+        "ValueError: no # here": len(words),
+        "ValueError: no abcdef here": 1,
+        "ValueError: no facade here": 1,
+        "ValueError: no defaced here": 1,
+        "ValueError: no ab#de here": 1,
+        "ValueError: no abcde#g here": 1,
+    }
+
+
+def test_failures_are_looked_at_in_parts(jobs: Jobs) -> None:
+    """The latest first, each in one part, those of the same moment too; and how many there are in all."""
+    ids = [fail(jobs, f"no {word}") for word in ("b", "a", "a", "b", "a")]
     jobs.connection.execute(
-        f"INSERT INTO {jobs.table} ({', '.join(columns)}, finished_at{index})"
-        f" SELECT {', '.join(columns)}, now() - interval '1 y' {number}"
-        f" FROM {jobs.table}, generate_series(1, 20000) AS n"
+        f"UPDATE {jobs.table} AS job SET finished_at = date_trunc('minute', now()) - age * interval '1 min'"
+        " FROM unnest(%s::bigint[], %s::int[]) AS ended (id, age) WHERE job.id = ended.id",
+        [ids, [4, 4, 3, 2, 2]],
     )
-    jobs.connection.execute(f"RESET session_replication_role; ANALYZE {jobs.table}")
-    sql = job_listing.written(job_listing.FAILURES, family_of(jobs))
-    plan = explain(
-        jobs.connection, "force_generic_plan", sql, {"since_s": 3600.0, "queue": None, "most": 50_000}
-    )
-    assert f"ix_{jobs.table}_finished" in [node.get("Index Name") for node in plan]
-    jobs.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")
+    moments = dict(jobs.connection.execute(f"SELECT id, finished_at FROM {jobs.table}").fetchall())
+    selecting, before, parts, reached = SelectingRepository(jobs.connection), None, [], []
+    while True:
+        found = selecting.failures(since_s=3600, most=2, before=before)
+        parts.append([(group.error[-1], group.count, group.latest) for group in found.groups])
+        reached.append(found.looked_back_to)
+        before = found.cursor
+        if before is None:
+            break
+    assert parts == [
+        [("a", 1, [ids[4]]), ("b", 1, [ids[3]])],
+        [("a", 2, [ids[2], ids[1]])],
+        [("b", 1, [ids[0]])],
+    ]
+    assert reached == [moments[ids[3]], moments[ids[1]], None]
+    assert selecting.count_failed(since_s=3600, at_most=100) == 5
+    assert selecting.count_failed(since_s=3600, at_most=2) == 2
+    assert selecting.count_failed(since_s=150, at_most=100) <= 2
+    elsewhere = selecting.failures(since_s=3600, most=2, queue="elsewhere")
+    assert (elsewhere.groups, elsewhere.looked_back_to) == ([], moments[ids[3]])
+    with pytest.raises(FilterRefused):
+        selecting.failures(since_s=3600, before="ingest12")
+    with pytest.raises(PayloadError):
+        selecting.failures(since_s=3600, most=0)

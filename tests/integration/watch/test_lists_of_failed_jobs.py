@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.rows.jobs import Jobs, jobs_of
-from support.rows.plans import explain
+from support.rows.plans import explain, rows_read
 
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.reports import job_listing
@@ -14,7 +14,7 @@ from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.sql.families import FAMILIES
 
 ENDED = 50_000
-FAILED = 30
+FAILED = 1_000
 STORED = {
     "ingest": """
         INSERT INTO ingest_jobs (task_name, queue, status, claimed_by, attempt, finished_at)
@@ -64,6 +64,34 @@ def test_only_failed_ones_are_read(crowded: Jobs, look: str, queue: bool, mode: 
     sql = job_listing.written(look, family).replace("{where}", filters.where)
     plan = explain(crowded.connection, mode, sql, filters.params | {"limit": 1000})
     read = [node for node in plan if node.get("Relation Name") == crowded.table]
-    assert {node.get("Index Name") for node in plan if "Index Name" in node} == {f"ix_{crowded.table}_failed"}
+    used = {node["Index Name"] for node in plan if "Index Name" in node}
+    # To count them either will do; a page is read in the order of its index.
+    either = {f"ix_{crowded.table}_failed", f"ix_{crowded.table}_failed_at"}
+    assert used == {f"ix_{crowded.table}_failed"} or (look is job_listing.COUNT and used < either)
     assert [node["Actual Rows"] for node in read if "Scan" in node["Node Type"]] == [FAILED]
     assert all(node.get("Rows Removed by Filter", 0) == 0 for node in read)
+
+
+LATELY = {"since_s": 86_400.0, "queue": None, "before_at": "infinity", "before_id": 2**63 - 1}
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("most", [10, 50_000])
+def test_failures_are_read_by_when_they_ended(crowded: Jobs, most: int, mode: str) -> None:
+    """The latest, as many as are looked at, and nothing that ended well."""
+    family = next(one for one in FAMILIES if one.name == crowded.family)
+    sql = job_listing.written(job_listing.FAILURES, family)
+    plan = explain(crowded.connection, mode, sql, LATELY | {"most": most})
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}
+    assert rows_read(plan, crowded.table) == min(most, FAILED)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_failures_are_counted_by_when_they_ended(crowded: Jobs, mode: str) -> None:
+    """Of the time that is asked for, whatever else there is."""
+    family = next(one for one in FAMILIES if one.name == crowded.family)
+    sql = job_listing.written(job_listing.COUNT_FAILED, family)
+    plan = explain(crowded.connection, mode, sql, {"since_s": 86_400.0, "most": 100_000})
+    used = {node["Index Name"] for node in plan if "Index Name" in node}
+    assert used <= {f"ix_{crowded.table}_failed", f"ix_{crowded.table}_failed_at"}
+    assert rows_read(plan, crowded.table) == FAILED

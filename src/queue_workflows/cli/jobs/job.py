@@ -31,6 +31,7 @@ from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matc
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import (
     FAILURES_READ,
+    Failures,
     JobFilter,
     SelectingRepository,
 )
@@ -288,18 +289,40 @@ def _decide_matching(
     "--since", type=span, metavar="SPAN", default=failing.LOOK_BACK_S, show_default="7d", help="Looked back."
 )
 @click.option("--queue", metavar="QUEUE", help="On this queue.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, FAILURES_READ),
+    default=FAILURES_READ,
+    show_default=True,
+    help="Look at so many of the latest failures of each family.",
+)
+@before_option
 @json_option
 @click.pass_obj
-def failures(invocation: Invocation, *, since: float, queue: str | None, as_json: bool) -> None:
+def failures(
+    invocation: Invocation, *, since: float, queue: str | None, limit: int, before: str | None, as_json: bool
+) -> None:
     """Group failed jobs by queue, task and last error; ids and numbers in errors count as equal.
 
     `qwf job retry --error TEXT` takes a group's text as it is shown.
     """
     with operators_connection(invocation) as connection:
-        found = failing.failure_groups(connection, since_s=since, queue=queue)
+        found = failing.failure_groups(connection, since_s=since, queue=queue, most=limit, before=before)
+    if found.cursor is not None and found.looked_back_to is not None:
+        said = number_of("job", found.failed or 0)
+        say(
+            f"{said} failed in the last {say_span(since)}; the latest {limit:,} of a family were looked at,"
+            f" back to {say_moment(found.looked_back_to)}; --before {found.cursor} goes on"
+        )
+    elif not found.groups and not as_json:
+        say(f"nothing {'more ' if before is not None else ''}failed in the last {say_span(since)}")
     if as_json:
         print_json(failing.json_of(found))
-        return
+    elif found.groups:
+        _print_groups(found.groups)
+
+
+def _print_groups(groups: Sequence[Failures]) -> None:
     print_table(
         ["COUNT", "QUEUE", "WHAT", "LAST", "LATEST", "ERROR"],
         [
@@ -311,10 +334,6 @@ def failures(invocation: Invocation, *, since: float, queue: str | None, as_json
                 f"{group.family}:{group.latest[0]}",
                 group.error[:160],
             ]
-            for group in found.groups
+            for group in groups
         ],
     )
-    if not found.groups:
-        say(f"nothing failed in the last {say_span(since)}")
-    if found.is_cut:
-        say(f"only the latest {FAILURES_READ:,} of a family were looked at; a shorter --since shows them all")

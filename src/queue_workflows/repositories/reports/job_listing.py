@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from queue_workflows.errors import PayloadError
+from queue_workflows.errors import FilterRefused, PayloadError
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import BY_NAME, FAMILIES, INGEST, NODE, Family, per_family
+from queue_workflows.repositories.sql.families import (
+    BY_NAME,
+    FAMILIES,
+    INGEST,
+    LARGEST_ID,
+    NODE,
+    Family,
+    per_family,
+)
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters
 from queue_workflows.states import JobStatus
 
@@ -22,11 +31,18 @@ TITLES: Final = {
 }
 ERROR: Final = "COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', '')"
 # Errors that differ in nothing but ids and numbers are one: words of hexadecimal digits first, then numbers.
-NORMALISED: Final = (
-    r"regexp_replace(regexp_replace("
-    r"COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', ''), "
-    r"'\y0x[0-9a-f]+\y|\y(?=[0-9a-f-]*[0-9])[0-9a-f-]{6,}\y', '#', 'gi'), '[0-9]+([.,:][0-9]+)*', '#', 'g')"
+# A word of six or more with a decimal digit in it is said without looking ahead, which would take four times
+# as long.
+_HEX: Final = "[0-9a-f-]"
+_WORD: Final = (
+    rf"[0-9]{_HEX}{{5,}}|[a-f-][0-9]{_HEX}{{4,}}|[a-f-]{{2}}[0-9]{_HEX}{{3,}}|[a-f-]{{3}}[0-9]{_HEX}{{2,}}"
+    rf"|[a-f-]{{4}}[0-9]{_HEX}+|[a-f-]{{5,}}[0-9]{_HEX}*"
 )
+_ALIKE: Final = (
+    rf"regexp_replace(regexp_replace({{text}}, '\y0x[0-9a-f]+\y|\y(?:{_WORD})\y', '#', 'gi'), "
+    r"'[0-9]+([.,:][0-9]+)*', '#', 'g')"
+)
+NORMALISED: Final = _ALIKE.replace("{text}", ERROR)
 COUNT: Final = "SELECT count(*) FROM (SELECT FROM {table}{where} LIMIT %(limit)s::bigint) AS counted"
 LAST_ID: Final = "SELECT COALESCE(max(id), 0) FROM {table}"
 # In the order of ids, as every statement that locks several rows: a statement that has one of them locked is
@@ -37,23 +53,48 @@ ORDER BY id
 LIMIT %(limit)s::bigint
 FOR NO KEY UPDATE
 """
-# failed: the latest failures, read by when they ended, so that years of finished jobs cost nothing.
+# latest: the failures before a position, read by when they ended, so many and no more; those that ended too
+# long ago are left out afterwards, so that the index is read in its order whatever the planner believes of
+# the time. failed: those that are asked for. last: where the bound ended the look. forms: each error once, as
+# its group has it.
 FAILURES: Final = """
-WITH failed AS MATERIALIZED (
-    SELECT id, queue, {title} AS title, finished_at, crash_count, errors FROM {table}
+WITH latest AS MATERIALIZED (
+    SELECT id, queue, {title} AS title, finished_at, errors FROM {table}
     WHERE status = 'failed'
-        AND finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
-        AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
-    ORDER BY finished_at DESC
+        AND (finished_at, id) < (%(before_at)s::timestamptz, %(before_id)s::bigint)
+    ORDER BY finished_at DESC, id DESC
     LIMIT %(most)s::bigint
+), failed AS MATERIALIZED (
+    SELECT id, queue, title, finished_at, {error} AS error FROM latest
+    WHERE finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
+        AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
+), last AS (
+    SELECT finished_at, id
+    FROM (SELECT finished_at, id FROM latest ORDER BY finished_at, id LIMIT 1) AS oldest
+    WHERE finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
+        AND (SELECT count(*) FROM latest) = %(most)s::bigint
+), forms AS MATERIALIZED (
+    SELECT error, {form} AS form FROM (SELECT DISTINCT error FROM failed) AS each
+), groups AS (
+    SELECT queue, title, form, count(*) AS count, min(finished_at) AS first_at, max(finished_at) AS last_at,
+        (array_agg(id ORDER BY finished_at DESC, id DESC))[1:3] AS latest
+    FROM failed JOIN forms USING (error)
+    GROUP BY queue, title, form
 )
-SELECT '{family}', queue, title, {normalised} AS error, count(*), min(finished_at), max(finished_at),
-    (array_agg(id ORDER BY finished_at DESC))[1:3]
-FROM failed
-GROUP BY queue, title, error
-ORDER BY count(*) DESC, max(finished_at) DESC
+SELECT last.finished_at, last.id, '{family}', queue, title, form, count, first_at, last_at, latest
+FROM (SELECT) AS look LEFT JOIN last ON true LEFT JOIN groups ON true
+ORDER BY count DESC, last_at DESC
 """
 FAILURES_READ: Final = 50_000
+# Of that time, by index alone.
+COUNT_FAILED: Final = """
+SELECT count(*) FROM (
+    SELECT FROM {table}
+    WHERE status = 'failed'
+        AND finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
+    LIMIT %(most)s::bigint
+) AS failed
+"""
 # What a retry leaves alone is no part of it: nodes of a run that would not go on. The retry itself asks by
 # locks.
 _GOES_ON: Final = per_family(
@@ -66,6 +107,12 @@ _GOES_ON: Final = per_family(
         AND event.kind IN ({terminal})
 ))"""
 )[NODE.name]
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+# Of a cursor; microseconds up to the year 9999.
+_FAILED_PLACE: Final = re.compile(r"(ingest|node)([0-9]{1,17})\.([0-9]{1,19})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +191,30 @@ class Failures:
     latest: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class FailedLately:
+    """Groups of failures; `cursor` is where a further look begins, None if nothing follows.
+
+    `looked_back_to` is set if the look met its bound: what failed since is in these groups or those before.
+    """
+
+    groups: Sequence[Failures]
+    cursor: str | None = None
+    looked_back_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _FailedBefore:
+    """A position among the failures of a family."""
+
+    at: datetime
+    id: int
+
+    def in_text(self) -> str:
+        """As a part of a cursor."""
+        return f"{(self.at - _EPOCH) // timedelta(microseconds=1)}.{self.id}"
+
+
 class SelectingRepository:
     """Finds jobs of either family on the caller's connection; changes nothing."""
 
@@ -162,22 +233,45 @@ class SelectingRepository:
         """The next ids that match, their rows locked until the caller's transaction ends."""
         return [row[0] for row in self._page(PAGE, family, wanted, limit, after=after)]
 
-    def failures(self, *, since_s: float, queue: str | None = None) -> list[Failures]:
+    def failures(
+        self,
+        *,
+        since_s: float,
+        queue: str | None = None,
+        most: int = FAILURES_READ,
+        before: str | None = None,
+    ) -> FailedLately:
         """What failed in the last so many seconds, alike errors together, the most frequent first.
 
-        At most the latest `FAILURES_READ` of each family are looked at.
+        At most so many of each family are looked at, the latest first, or those from a cursor on.
         """
-        params = {
+        check.whole("most", most, 1, FAILURES_READ)
+        asked = {
             "since_s": check.seconds("since_s", since_s),
             "queue": check.text_or_none("queue", queue),
-            "most": FAILURES_READ,
+            "most": most,
         }
-        found = [
-            Failures(*row)
-            for family in FAMILIES
-            for row in Statements(self._conn, family.table).rows(written(FAILURES, family), params)
-        ]
-        return sorted(found, key=lambda group: (-group.count, -group.last_at.timestamp()))
+        found: list[Failures] = []
+        ends: dict[str, _FailedBefore] = {}
+        for name, place in _failed_before(before).items():
+            params = asked | {"before_at": place.at, "before_id": place.id}
+            sql = Statements(self._conn, BY_NAME[name].table)
+            rows = sql.rows(written(FAILURES, BY_NAME[name]), params)
+            found += [Failures(*row[2:]) for row in rows if row[6] is not None]
+            if rows[0][0] is not None:
+                ends[name] = _FailedBefore(*rows[0][:2])
+        found.sort(key=lambda group: (-group.count, -group.last_at.timestamp()))
+        if not ends:
+            return FailedLately(found)
+        cursor = "".join(f"{name}{place.in_text()}" for name, place in ends.items())
+        return FailedLately(found, cursor, max(place.at for place in ends.values()))
+
+    def count_failed(self, *, since_s: float, at_most: int) -> int:
+        """How many failed in the last so many seconds, on whatever queue; counting stops at `at_most`."""
+        params = {"since_s": check.seconds("since_s", since_s), "most": at_most}
+        sql = " UNION ALL ".join(f"({written(COUNT_FAILED, family)})" for family in FAMILIES)
+        rows = Statements(self._conn, INGEST.table).rows(sql, params)
+        return min(sum(row[0] for row in rows), at_most)
 
     def _page(
         self, template: str, family: Family, wanted: JobFilter, limit: int, *, after: int | None = None
@@ -186,6 +280,20 @@ class SelectingRepository:
         sql = written(template, family).replace("{where}", filters.where)
         params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}
         return Statements(self._conn, family.table).rows(sql, params)
+
+
+def _failed_before(cursor: str | None) -> dict[str, _FailedBefore]:
+    """By each family that is looked at where that begins."""
+    if cursor is None:
+        return {family.name: _FailedBefore(_LATEST, LARGEST_ID) for family in FAMILIES}
+    parts = _FAILED_PLACE.findall(cursor)
+    if not parts or "".join(f"{name}{at}.{job}" for name, at, job in parts) != cursor:
+        said = f"{cursor!r:.80} is no place in this list: take what the look before it ends with"
+        raise FilterRefused(said, word=cursor)
+    return {
+        name: _FailedBefore(_EPOCH + timedelta(microseconds=int(at)), min(int(job), LARGEST_ID))
+        for name, at, job in parts
+    }
 
 
 def written(template: str, family: Family) -> str:
@@ -197,7 +305,7 @@ def written(template: str, family: Family) -> str:
         "title": title,
         "run": run,
         "error": ERROR,
-        "normalised": NORMALISED,
+        "form": _ALIKE.replace("{text}", "error"),
     }
     for mark, fragment in known.items():
         template = template.replace(f"{{{mark}}}", fragment)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from queue_workflows.drawing.words import number_of
 from queue_workflows.errors import PayloadError, UnknownJob
+from queue_workflows.repositories.reports.job_listing import FAILURES_READ as MOST_FAILURES_READ
 from queue_workflows.repositories.reports.job_listing import Failures
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.states import JOB_TERMINAL
@@ -21,6 +23,8 @@ from queue_workflows.web.pages.links import linked
 from queue_workflows.web.pages.redacted import redacted_explanation
 from queue_workflows.web.rendering.pictures import wait_bar_picture
 
+# Of each family in one look: their errors are read and put into the form of their groups.
+FAILURES_READ: Final = 3_000
 # Shown on their own, or by what is made of them.
 _APART = frozenset({"id", "errors", *KINDS})
 
@@ -103,21 +107,29 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
 
 
 def failed(look: Look) -> Shown:
-    """What failed lately, alike errors together."""
+    """What failed lately, alike errors together; as many failures as one look is quick with."""
     since = look.span("since", "7d")
-    queue = look.word("queue") or None
-    found = failures.failure_groups(look.conn, since_s=since, queue=queue)
+    queue, before = look.word("queue") or None, look.word("before") or None
+    most = look.number("limit", FAILURES_READ, most=MOST_FAILURES_READ)
+    found = failures.failure_groups(look.conn, since_s=since, queue=queue, most=most, before=before)
+    further = {"queue": queue, "since": look.word("since") or None, "limit": look.word("limit") or None}
     return Shown(
         title="Failures",
         template="failures.html",
-        command=failures.command_of(since_s=since, queue=queue),
+        command=failures.command_of(since_s=since, queue=queue, most=most, before=before),
         data={
             "found": found,
             "groups": [(group, *_named(look, group)) for group in found.groups[:MOST_ROWS]],
             "queue": queue,
             "since": look.word("since", "7d"),
+            "failed": None if found.failed is None else number_of("job", found.failed),
+            "further": href(look.prefix + "/failures", **further, before=found.cursor)
+            if found.cursor
+            else None,
         },
         json=failures.json_of(found),
+        is_live=before is None,
+        cursor=found.cursor,
     )
 
 
