@@ -36,6 +36,15 @@ WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (%(q
     AND at < %(before)s::timestamptz
 ORDER BY subject_id, id DESC
 """)
+# What a job's fate may have to do with, in one statement: what was done to it, what was asked before of the
+# workers of its queue, and what since.
+AROUND_JOB: Final = f"""
+SELECT 'job', entry.* FROM ({OF_SUBJECT}) AS entry
+UNION ALL
+SELECT 'before', entry.* FROM ({OF_QUEUE_LAST}) AS entry
+UNION ALL
+SELECT 'since', entry.* FROM ({OF_QUEUE}) AS entry
+"""  # noqa: S608
 # looked: the latest entries before one, of one thing if that is asked for, a bounded number. found: those of
 # them that match, one more than a page holds. The end of the look comes with each row, and alone where none
 # was found.
@@ -100,6 +109,26 @@ class AuditRepository(Repository["AuditLog"]):
     def of_queue_last(self, queue: str, *, before: datetime) -> list[AuditLog]:
         """What was asked last of the workers of a queue before a moment, of each host that was named."""
         return self._all(OF_QUEUE_LAST, {"queue": queue, "before": check.moment_or_none("before", before)})
+
+    def around_job(
+        self, subject: tuple[str, str], queue: str, *, since: datetime, until: datetime | None
+    ) -> tuple[list[AuditLog], list[AuditLog], list[AuditLog]]:
+        """What `of` says of a job, `of_queue_last` of its queue before it was there, and `of_queue` since."""
+        kind, subject_id = subject
+        params = {
+            "kind": kind,
+            "id": subject_id,
+            "queue": queue,
+            "before": since,
+            "since": since,
+            "until": until,
+            "limit": 100,
+        }
+        parts: dict[str, list[AuditLog]] = {"job": [], "before": [], "since": []}
+        rows = sorted(self._sql.rows(AROUND_JOB, params), key=lambda row: row[1], reverse=True)
+        for about, *row in rows:
+            parts[about] += self._table.load([row])
+        return parts["job"], sorted(parts["before"], key=lambda one: one.subject_id), parts["since"]
 
     def page(
         self,

@@ -331,7 +331,7 @@ class Web:
                     parts,
                     words,
                     prefix=request.scope.get("root_path", "").rstrip("/"),
-                    dsn=self._opened.dsn,
+                    doctor=self._opened.last_report.report,
                     schema_refusal=self._opened.schema_refusal,
                     redaction=self._redaction,
                 )

@@ -14,6 +14,7 @@ from queue_workflows.errors import PayloadError
 from queue_workflows.settings import Settings
 from queue_workflows.views.filters.spans import seconds_of
 from queue_workflows.web.access.redaction import Redaction
+from queue_workflows.web.database.last_report import DatedReport
 
 LONGEST_WORD: Final = 4096
 MOST_ROWS: Final = 200
@@ -30,7 +31,7 @@ class Look:
     parts: Mapping[str, str]
     words: Mapping[str, str]
     prefix: str = ""
-    dsn: str | None = None
+    doctor: Callable[[], DatedReport] | None = None
     schema_refusal: Callable[[], str | None] = lambda: None
     redaction: Redaction = field(default_factory=Redaction)
 

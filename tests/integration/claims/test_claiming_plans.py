@@ -334,7 +334,7 @@ def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     of_queue = {"queue": crowded.queue, "alone": True}
     ahead = of_queue | {"priorities": list(range(9, -1, -1)), "before": [2**62] * 10, "limit": 500}
     for sql, params, index in (
-        (explain_job.JUDGED, of_queue | {"id": job_id}, None),
+        (explain_job.JUDGED, ahead | {"id": job_id}, "claim"),
         (explain_job.AHEAD, ahead, "claim"),
         (explain_job.AT_WORK, {"workers": ["w1", "w2"]}, "running"),
         (by_host_lock.HOLDERS, {"keys": texts(["camera"])}, "running"),

@@ -13,9 +13,18 @@ from support.rows.plans import explain, rows_read
 
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.limits import waiting
-from queue_workflows.repositories.reports import model_demand, overview, queue_depth, stuck_jobs
+from queue_workflows.repositories.reports import (
+    model_demand,
+    next_jobs,
+    overview,
+    queue_depth,
+    queue_statistics,
+    stuck_jobs,
+)
 from queue_workflows.repositories.reports.explain_run import ORCHESTRATORS
 from queue_workflows.repositories.sql.arrays import texts
+from queue_workflows.repositories.sql.families import INGEST as INGEST_JOBS
+from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.repositories.workers import jobs_at_work, obedience
 
 HISTORY = ("ingest_jobs", "workflow_node_jobs", "workflow_runs")
@@ -74,6 +83,13 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "next of a key": (waiting.FIRST["ingest"], {"key": "host:1", "limit": 50}),
     "models": (model_demand.QUEUED, {"most": 100_000, "models": 200}),
     "models on hold": (model_demand.HELD, {"most": 100_000}),
+    "all that is open": (queue_statistics.OPEN[NODE, INGEST_JOBS], {"most": 100_000}),
+    "all that ended lately": (
+        queue_statistics.ALL_FINISHED[NODE, INGEST_JOBS],
+        {"most": 100_000, "window_s": 3600.0},
+    ),
+    "what is stored": (queue_statistics.STORED, {}),
+    "what jobs meet": (next_jobs.MEETS, {"keys": texts(["host:1"]), "locks": texts(["disk"])}),
     "queue depth": (queue_depth.DEPTHS["ingest"], {"queues": texts(["q1", "q2"]), "most": 100_000}),
 }
 

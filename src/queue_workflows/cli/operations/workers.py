@@ -82,6 +82,8 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
     for one in shown:
         if one.cached_models:
             click.echo(f"{one.worker_id} has loaded: {', '.join(map(str, one.cached_models))}")
+    if seen.is_cut:
+        say("there are more, which were heard of longer ago; --host or --queue shows those")
     if not shown:
         say(
             "no worker was heard of"

@@ -44,6 +44,8 @@ class AskingConnection(psycopg.Connection[Any]):
     on_doubt: Callable[[str], None] | None = None
     # On the monotonic clock; None while nobody waits for an answer.
     waiting_since: float | None = None
+    # On the same clock: from then on nothing more is asked, as if the server had cancelled it.
+    asks_until: float | None = None
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """Let psycopg wait for the answer; what it waits with first stops when there is nothing to send."""
@@ -51,6 +53,10 @@ class AskingConnection(psycopg.Connection[Any]):
         if meanwhile is not None:
             gen = self._with(gen, meanwhile)
         self.waiting_since = time.monotonic()
+        if self.asks_until is not None and self.waiting_since >= self.asks_until:
+            gen.close()
+            self.waiting_since = None
+            raise psycopg.errors.QueryCanceled("the time for all that was to be asked is over")
         try:
             return super().wait(gen, *args, **kwargs)
         except ANOTHER_SESSION as exc:

@@ -139,6 +139,10 @@ ORDER BY started_at
 LIMIT 100
 """
 )
+ALL_HOLDERS: Final = " UNION ALL ".join(
+    f"SELECT '{family.name}', holder.* FROM ({HOLDERS[family.name]}) AS holder"  # noqa: S608
+    for family in FAMILIES
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +209,4 @@ class HostLockRepository:
     def holders(self, key: str) -> list[LockHolder]:
         """The jobs that run with the lock that a job needs, on whatever host."""
         params = {"keys": texts(keys_of([lock_of(key)]))}
-        return [
-            LockHolder(family.name, *row)
-            for family in FAMILIES
-            for row in self._sql.rows(HOLDERS[family.name], params)
-        ]
+        return [LockHolder(*row) for row in self._sql.rows(ALL_HOLDERS, params)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
+from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
@@ -70,6 +71,12 @@ WHERE limit_key = %(limit_key)s::text AND lease_expires_at > statement_timestamp
 ORDER BY slot
 """)
 
+# Both of a key, in one statement.
+HELD: Final = f"""
+SELECT cap.*, held.* FROM (SELECT) AS look
+LEFT JOIN ({EFFECTIVE}) AS cap ON true
+LEFT JOIN ({SLOTS_OF_KEY}) AS held ON true
+"""  # noqa: S608
 
 # The longer patterns that keys of a pattern may match, and so go by.
 LONGER_PATTERNS: Final = """
@@ -113,11 +120,16 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
     def effective(self, limit_key: str) -> ConcurrencyLimit | None:
         """The limit that holds for a key: its own, else the longest pattern's; None where nobody set one."""
         found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
-        if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
-            from queue_workflows.models import ConcurrencyLimit
+        return _with_exclusive(limit_key, found)
 
-            return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
-        return found
+    def held(self, limit_key: str) -> tuple[ConcurrencyLimit | None, list[LimitSlot]]:
+        """What `effective` and `slots` say of a key, in one statement."""
+        rows = self._sql.rows(HELD, {"limit_key": check.limit_key(limit_key)})
+        width = len(rows[0]) - len(TYPES[_SLOTS.name])
+        caps = [row[:width] for row in rows[:1] if row[0] is not None]
+        found = self._table.load(caps)[0] if caps else None
+        slots = _SLOTS.load([row[width:] for row in rows if row[width] is not None])
+        return _with_exclusive(limit_key, found), sorted(slots, key=lambda one: one.slot)
 
     def slots(
         self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)
@@ -152,3 +164,12 @@ def cap_params(key_pattern: str, max_slots: int) -> dict[str, Any]:
         "key_pattern": check.key_pattern("key_pattern", key_pattern),
         "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
     }
+
+
+def _with_exclusive(limit_key: str, found: ConcurrencyLimit | None) -> ConcurrencyLimit | None:
+    """What was set for a key, or one slot for a key that is exclusive by its name."""
+    if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
+        from queue_workflows.models import ConcurrencyLimit
+
+        return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
+    return found

@@ -44,17 +44,6 @@ Job: TypeAlias = "IngestJob | WorkflowNodeJob"
 
 # Beyond this many nobody counts: each is an entry of the claim's index to read.
 COUNTED_AHEAD: Final = 10_000
-# The row against the predicates, for a worker that has nothing else; and the clock that they go by.
-JUDGED: Final = per_family(
-    """
-SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
-FROM {table} WHERE id = %(id)s::bigint
-""",
-    claimable=CLAIMABLE,
-    claimable_alone=CLAIMABLE_ALONE,
-    due=DUE,
-    lapsed=LAPSED,
-)
 # mark: each priority, and up to which position what stands there comes first; as the claim walks the index.
 AHEAD: Final = per_family(
     """
@@ -92,6 +81,27 @@ AHEAD_OF_HOOK: Final = (
             AND (pinned_host IS NOT DISTINCT FROM %(host)s::text OR mark.priority > %(own)s::smallint)""",
     )
 )
+# The row against the predicates, for a worker that has nothing else; the clock that they go by; and how many
+# come before it, which nobody counts of a job that cannot be claimed.
+_JUDGED: Final = per_family(
+    """
+SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp(),
+    CASE WHEN {claimable} OR {claimable_alone} THEN ({ahead}) ELSE 0 END
+FROM {table} WHERE id = %(id)s::bigint
+""",
+    claimable=CLAIMABLE,
+    claimable_alone=CLAIMABLE_ALONE,
+    due=DUE,
+    lapsed=LAPSED,
+)
+JUDGED: Final = {name: sql.replace("{ahead}", AHEAD[name]) for name, sql in _JUDGED.items()}
+JUDGED_SUSPECT: Final = {
+    name: sql.replace(
+        "{ahead}", f"SELECT LEAST(({AHEAD[name]}) + ({SUSPECTS_AHEAD[name]}), %(limit)s::bigint)"
+    )
+    for name, sql in _JUDGED.items()
+}
+JUDGED_HOOK: Final = _JUDGED[NODE.name].replace("{ahead}", AHEAD_OF_HOOK)
 # What the workers of a queue are at, the oldest first.
 AT_WORK: Final = per_family("""
 SELECT claimed_by, id, started_at FROM {table}
@@ -163,12 +173,14 @@ class ExplainingRepository:
         if job is None:
             return None
         sql = Statements(self._conn, family.table)
-        judged = sql.rows(JUDGED[family.name], {"id": job_id, "queue": job.queue})
+        judged = sql.rows(*_judged(family, job))
         if not judged:  # pruned meanwhile
             return None
         workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
-        audit = AuditRepository(self._conn)
-        claimable, due, lapsed, now = judged[0]
+        claimable, due, lapsed, now, ahead = judged[0]
+        done_to_it, asked_before, asked_of_queue = AuditRepository(self._conn).around_job(
+            (family.title, str(job_id)), job.queue, since=job.created_at, until=waited_until(job)
+        )
         return Circumstances(
             family=family,
             job=job,
@@ -176,16 +188,16 @@ class ExplainingRepository:
             claimable=claimable,
             due=due,
             lapsed=lapsed,
-            ahead=self._ahead(sql, family, job) if claimable else 0,
+            ahead=int(ahead),
             workers=workers,
             at_work=self._at_work(sql, family, workers),
             wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
             run=self._run(job),
             limit=self._limit(family, job),
             binary=self._binary(job),
-            done_to_it=audit.of(family.title, str(job_id)),
-            asked_before=audit.of_queue_last(job.queue, before=job.created_at),
-            asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=waited_until(job)),
+            done_to_it=done_to_it,
+            asked_before=asked_before,
+            asked_of_queue=asked_of_queue,
             lock_holders=self._lock_holders(job),
         )
 
@@ -198,30 +210,6 @@ class ExplainingRepository:
     def families(self, job_id: int) -> list[Family]:
         """The families that have a job of this id."""
         return [family for family in (INGEST, NODE) if self.job(family, job_id) is not None]
-
-    def _ahead(self, sql: Statements, family: Family, job: Job) -> int:
-        first = [priority for priority in PRIORITIES if priority >= job.priority]
-        params: dict[str, Any] = {
-            "queue": job.queue,
-            "priorities": first,
-            "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
-            "limit": COUNTED_AHEAD + 1,
-        }
-        statement = AHEAD[family.name]
-        if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
-            statement = AHEAD_OF_HOOK
-            params |= {"host": job.pinned_host, "background": job.background, "own": job.priority}
-        elif job.suspect:
-            return self._ahead_of_suspect(sql, family, job, params)
-        return int(sql.rows(statement, params)[0][0])
-
-    def _ahead_of_suspect(self, sql: Statements, family: Family, job: Job, params: dict[str, Any]) -> int:
-        """All that is not suspect, and the suspects before it."""
-        params |= {"priorities": list(PRIORITIES), "before": [_LAST_POSITION] * len(PRIORITIES)}
-        params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
-        statements = AHEAD[family.name], SUSPECTS_AHEAD[family.name]
-        ahead = sum(int(sql.rows(statement, params)[0][0]) for statement in statements)
-        return min(ahead, COUNTED_AHEAD + 1)
 
     def _at_work(self, sql: Statements, family: Family, workers: list[Standing]) -> list[AtWork]:
         ids = [one.worker_id for one in workers]
@@ -253,4 +241,25 @@ class ExplainingRepository:
         if job.hold_reason == LIMIT_FULL:
             lines = LimitLineRepository(self._conn)
             before = lines.before_in_lane(family.table, key, job.queue, job.priority, job.position)
-        return Limit(limits.effective(key), limits.slots(key), before)
+        return Limit(*limits.held(key), before)
+
+
+def _judged(family: Family, job: Job) -> tuple[str, dict[str, Any]]:
+    """The statement that judges a job by what it is, and its parameters."""
+    first = [priority for priority in PRIORITIES if priority >= job.priority]
+    params: dict[str, Any] = {
+        "id": job.id,
+        "queue": job.queue,
+        "priorities": first,
+        "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
+        "limit": COUNTED_AHEAD + 1,
+    }
+    if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
+        of_hook = {"host": job.pinned_host, "background": job.background, "own": job.priority}
+        return JUDGED_HOOK, params | of_hook
+    if job.suspect:
+        # All that is not suspect, and the suspects before it.
+        params |= {"priorities": list(PRIORITIES), "before": [_LAST_POSITION] * len(PRIORITIES)}
+        params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
+        return JUDGED_SUSPECT[family.name], params
+    return JUDGED[family.name], params

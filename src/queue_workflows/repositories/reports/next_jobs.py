@@ -72,22 +72,25 @@ _SUSPECTS: Final = """WITH suspects AS MATERIALIZED (
     SELECT id FROM {table} WHERE {claimable_alone} ORDER BY {suspects_in_order} LIMIT %(limit)s::bigint
 )""".replace("{claimable_alone}", CLAIMABLE_ALONE).replace("{suspects_in_order}", SUSPECTS_IN_ORDER)
 SUSPECTS: Final = {family.name: _in_line(family, _SUSPECTS, "suspects") for family in (INGEST, NODE)}
-# Of each key how many slots are left; NULL where it has no cap.
-LEFT_OF_LIMITS: Final = """
-SELECT keys.key, {cap} - (
+# Of each key how many slots are left, NULL where it has no cap; and what runs with one of the locks, on
+# whatever host: few jobs run, whatever waits.
+MEETS: Final = """
+SELECT 'limit', keys.key, {cap} - (
     SELECT count(*) FROM limit_slots WHERE limit_key = keys.key AND lease_expires_at > statement_timestamp()
-)
+), NULL, NULL
 FROM unnest(%(keys)s::text[]) AS keys (key)
-""".replace("{cap}", CAP.replace("{key}", "keys.key"))
-# What runs with one of these locks, on whatever host; few jobs run, whatever waits.
-HOLDING_LOCKS: Final = """
-SELECT host_lock, 'ingest:' || id, claimed_by FROM ingest_jobs
-WHERE status = 'running' AND host_lock = ANY (%(keys)s::text[])
 UNION ALL
-SELECT host_lock, 'node:' || id, claimed_by FROM workflow_node_jobs
-WHERE status = 'running' AND host_lock = ANY (%(keys)s::text[])
-LIMIT 1000
-"""
+(
+    SELECT 'lock', host_lock, NULL, job, claimed_by FROM (
+        SELECT host_lock, 'ingest:' || id AS job, claimed_by FROM ingest_jobs
+        WHERE status = 'running' AND host_lock = ANY (%(locks)s::text[])
+        UNION ALL
+        SELECT host_lock, 'node:' || id, claimed_by FROM workflow_node_jobs
+        WHERE status = 'running' AND host_lock = ANY (%(locks)s::text[])
+    ) AS holder
+    LIMIT 1000
+)
+""".replace("{cap}", CAP.replace("{key}", "keys.key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,28 +150,27 @@ class NextJobsRepository:
         jobs = self._jobs(family, *_statement_of(family, params))
         if len(jobs) < limit and queue != HOOKS_QUEUE:
             jobs += self._jobs(family, SUSPECTS[family.name], params | {"limit": limit - len(jobs)})
-        return Line(jobs, self._left(jobs), self._locks(jobs))
+        return Line(jobs, *self._met(jobs))
 
     def _jobs(self, family: Family, sql: str, params: Mapping[str, Any]) -> list[QueuedJob]:
         rows = Statements(self._conn, family.table).rows(sql, params)
         return [QueuedJob(family.name, *row) for row in rows]
 
-    def _left(self, jobs: Sequence[QueuedJob]) -> dict[str, int]:
+    def _met(self, jobs: Sequence[QueuedJob]) -> tuple[dict[str, int], dict[str, LockUse]]:
+        """What is left of limits by their keys, and who has locks by the locks' own names."""
         keys = dict.fromkeys(job.limit_key for job in jobs if job.limit_key is not None)
-        if not keys:
-            return {}
-        rows = Statements(self._conn, "limit_slots").rows(LEFT_OF_LIMITS, {"keys": texts(keys)})
-        return {key: int(left) for key, left in rows if left is not None}
-
-    def _locks(self, jobs: Sequence[QueuedJob]) -> dict[str, LockUse]:
-        """By the lock's own name."""
-        names = {lock_of(job.host_lock) for job in jobs if job.host_lock is not None}
-        if not names:
-            return {}
-        rows = Statements(self._conn, INGEST.table).rows(
-            HOLDING_LOCKS, {"keys": texts(keys_of(sorted(names)))}
-        )
-        return {lock_of(key): LockUse(job, worker) for key, job, worker in rows}
+        locks = {lock_of(job.host_lock) for job in jobs if job.host_lock is not None}
+        left: dict[str, int] = {}
+        used: dict[str, LockUse] = {}
+        if not keys and not locks:
+            return left, used
+        params = {"keys": texts(keys), "locks": texts(keys_of(sorted(locks)))}
+        for about, key, free, job, worker in Statements(self._conn, "limit_slots").rows(MEETS, params):
+            if about == "lock":
+                used[lock_of(key)] = LockUse(job, worker)
+            elif free is not None:
+                left[key] = int(free)
+        return left, used
 
 
 def family_of(queue: str) -> Family:

@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.repositories.sql import checks as check
-from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family, per_family
+from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
+from queue_workflows.repositories.sql.families import BY_NAME, INGEST, NODE, Family, per_family
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.obedience import Standing
 
 if TYPE_CHECKING:
     from queue_workflows.models import WorkerControl
@@ -88,8 +89,52 @@ SELECT queue, status, count(*), count(*) FILTER (WHERE age_s <= 60), count(*) FI
 FROM finished
 GROUP BY queue, status
 """)
-# What the planner believes; of all statuses, the past included.
-STORED: Final = per_family("SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('{table}')")
+# What is not over, of one family: what a row is about, its queue, a count, the longest age in seconds, and
+# what it is on hold for.
+_OPEN: Final = per_family(
+    """
+SELECT 'queued', '{name}', queue, count, age_s, NULL::text FROM ({queued}) AS part (queue, count, age_s)
+UNION ALL
+SELECT 'scheduled', '{name}', queue, count, NULL, reason FROM ({scheduled}) AS part (queue, reason, count)
+UNION ALL
+SELECT 'running', '{name}', queue, count, age_s, NULL FROM ({running}) AS part (queue, count, age_s)
+"""
+)
+_AWAITING: Final = """
+UNION ALL
+SELECT 'awaiting', 'node', queue, count, NULL, NULL FROM ({awaiting}) AS part (queue, count)
+""".replace("{awaiting}", AWAITING)
+# What the planner believes to be stored, of all statuses, the past included; and the clock.
+STORED: Final = """
+SELECT
+    (SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('workflow_node_jobs')),
+    (SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('ingest_jobs')),
+    statement_timestamp()
+"""
+
+
+def _open_of(families: Sequence[Family]) -> str:
+    """What is not over, of some families at once."""
+    parts = []
+    for family in families:
+        part = _OPEN[family.name] + (_AWAITING if family is NODE else "")
+        for mark, one in (("{queued}", QUEUED), ("{scheduled}", SCHEDULED), ("{running}", RUNNING)):
+            part = part.replace(mark, one[family.name])
+        parts.append(part)
+    return "\nUNION ALL\n".join(parts)
+
+
+def _finished_of(families: Sequence[Family]) -> str:
+    """What is over, of some families at once, each row with its family before it."""
+    return "\nUNION ALL\n".join(
+        f"SELECT '{family.name}', part.* FROM ({FINISHED[family.name]}) AS part"  # noqa: S608
+        for family in families
+    )
+
+
+# One statement for both families, or for one of them, by their names.
+OPEN: Final = {names: _open_of(names) for names in ((NODE, INGEST), (NODE,), (INGEST,))}
+ALL_FINISHED: Final = {names: _finished_of(names) for names in OPEN}
 
 
 @dataclass(slots=True)
@@ -123,6 +168,14 @@ class Statistics:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """All workers beside what operators want of them, and all that keeps some of them from working."""
+
+    workers: Sequence[Standing]
+    wishes: Sequence[WorkerControl]
+
+
 class StatisticsRepository:
     """Reads statistics on the caller's connection; changes nothing."""
 
@@ -137,56 +190,58 @@ class StatisticsRepository:
         window_s: float = 3600.0,
         queue: str | None = None,
         most: int = COUNTED,
-        families: Sequence[Family] = FAMILIES,
+        families: Sequence[Family] = (NODE, INGEST),
+        there: Attendance | None = None,
     ) -> Statistics:
-        """All queues or one; what is over is counted for the last `window_s`, counts go up to `most`."""
+        """All queues or one; what is over is counted for the last `window_s`, counts go up to `most`.
+
+        `there` are all workers and wishes, where the caller has read them.
+        """
         self._found = {}
         params = {"most": most, "window_s": max(check.seconds("window_s", window_s), RATES_S[-1])}
-        for family in families:
-            sql = Statements(self._conn, family.table)
-            self._read_waiting(sql, family, params)
-            self._read_running(sql, family, params)
-            self._read_finished(sql, family, params)
-        self._read_workers(stale_s, families)
+        sql, these = Statements(self._conn, INGEST.table), tuple(families)
+        self._read_open(sql.rows(OPEN[these], params), most)
+        self._read_finished(sql.rows(ALL_FINISHED[these], params), most)
+        self._read_workers(there or self.attendance(), stale_s, families)
         found = [self._found[key] for key in sorted(self._found) if queue is None or key[0] == queue]
-        sql = Statements(self._conn, INGEST.table)
-        stored = {one.name: int(sql.rows(STORED[one.name], {})[0][0]) for one in FAMILIES}
-        (now,) = sql.rows("SELECT statement_timestamp()", {})[0]
+        nodes, ingests, now = sql.rows(STORED, {})[0]
+        stored = {NODE.name: int(nodes), INGEST.name: int(ingests)}
         return Statistics(found, params["window_s"], stored, now)
+
+    def attendance(self) -> Attendance:
+        """All workers, and all that operators want of some of them."""
+        standing = HeartbeatRepository(self._conn).standing()
+        return Attendance(standing, WorkerControlRepository(self._conn).blocking())
 
     def _of(self, family: Family, queue: str) -> QueueStats:
         return self._found.setdefault((queue, family.name), QueueStats(family.name, queue))
 
-    def _read_waiting(self, sql: Statements, family: Family, params: dict[str, Any]) -> None:
-        for queue, count, oldest_s in sql.rows(QUEUED[family.name], params):
-            one = self._of(family, queue)
-            one.queued, one.oldest_queued_s = count, oldest_s
-            if count >= params["most"]:
-                one.at_least.add("queued")
-        rows = sql.rows(SCHEDULED[family.name], params)
-        full = sum(row[2] for row in rows) >= params["most"]
-        for queue, reason, count in rows:
-            one = self._of(family, queue)
-            if reason is None:
-                one.scheduled = count
+    def _read_open(self, rows: Rows, most: int) -> None:
+        scheduled: Counter[str] = Counter()
+        for about, family, queue, count, age_s, reason in rows:
+            one = self._of(BY_NAME[family], queue)
+            if about == "queued":
+                one.queued, one.oldest_queued_s = count, age_s
+                one.at_least |= {"queued"} if count >= most else set()
+            elif about == "running":
+                one.running, one.longest_running_s = count, age_s
+            elif about == "awaiting":
+                one.awaiting_input = count
             else:
-                one.held[reason] = count
-            if full:
-                one.at_least |= {"scheduled", "held"}
-        if family is NODE:
-            for queue, count in sql.rows(AWAITING, params):
-                self._of(family, queue).awaiting_input = count
+                scheduled[family] += count
+                if reason is None:
+                    one.scheduled = count
+                else:
+                    one.held[reason] = count
+        for about, family, queue, *_ in rows:
+            if about == "scheduled" and scheduled[family] >= most:
+                self._of(BY_NAME[family], queue).at_least |= {"scheduled", "held"}
 
-    def _read_running(self, sql: Statements, family: Family, params: dict[str, Any]) -> None:
-        for queue, count, longest_s in sql.rows(RUNNING[family.name], params):
-            one = self._of(family, queue)
-            one.running, one.longest_running_s = count, longest_s
-
-    def _read_finished(self, sql: Statements, family: Family, params: dict[str, Any]) -> None:
-        for queue, status, count, minute, five, reach_s, seen in sql.rows(FINISHED[family.name], params):
-            one = self._of(family, queue)
+    def _read_finished(self, rows: Rows, most: int) -> None:
+        for family, queue, status, count, minute, five, reach_s, seen in rows:
+            one = self._of(BY_NAME[family], queue)
             one.finished[status] = count
-            full = seen >= params["most"]
+            full = seen >= most
             for name, ended, span_s in zip(one.per_minute, (minute, five), RATES_S, strict=True):
                 # Where the bound cuts the span short, the rate is that of the part that was seen.
                 covered_s = min(span_s, max(reach_s, 1.0)) if full else span_s
@@ -194,8 +249,8 @@ class StatisticsRepository:
             if full:
                 one.at_least.add("finished")
 
-    def _read_workers(self, stale_s: float, families: Sequence[Family]) -> None:
-        for worker in HeartbeatRepository(self._conn).standing():
+    def _read_workers(self, there: Attendance, stale_s: float, families: Sequence[Family]) -> None:
+        for worker in there.workers:
             family = NODE if worker.queue in RESERVED_QUEUES else INGEST
             if family not in families:
                 continue
@@ -203,6 +258,5 @@ class StatisticsRepository:
                 self._of(family, worker.queue).workers[worker.state] += 1
             elif (worker.queue, family.name) in self._found:
                 self._found[worker.queue, family.name].silent_workers += 1
-        wishes = WorkerControlRepository(self._conn).blocking()
         for one in self._found.values():
-            one.wishes = [wish for wish in wishes if wish.queue in (one.queue, "*")]
+            one.wishes = [wish for wish in there.wishes if wish.queue in (one.queue, "*")]

@@ -155,7 +155,10 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         return self._counts(COUNTS)
 
     def standing(self, host_label: str = "*", queue: str = "*") -> list[Standing]:
-        """Workers of a host and queue, `*` for any, each with what it has to obey; the silent ones too."""
+        """Workers of a host and queue, `*` for any, each with what it has to obey; the silent ones too.
+
+        Of more than `obedience.MOST` those that were heard of last.
+        """
         params = {"host_label": check.text("host_label", host_label), "queue": check.text("queue", queue)}
         return standings(self._sql.rows(STANDING, params))
 

@@ -12,10 +12,13 @@ from typing import Any, Final
 from queue_workflows.repositories.workers.control import HOLDS, STRICTEST_FIRST, Control
 from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
-# worker: those with a heartbeat, on this host and queue, where `*` is any. control: what it has to obey now,
-# by the words in which it asks itself. job: what it has held longest, by the rows, as its next beat may be
-# seconds away.
-_STANDING: Final = """
+# Of more workers only those are shown that were heard of last.
+MOST: Final = 5_000
+# worker: those with a heartbeat, on this host and queue, where `*` is any, up to a bound. control: what it has
+# to obey now, by the words in which it asks itself. job: what it has held longest, by the rows, as its next
+# beat may be seconds away.
+_STANDING: Final = (
+    """
 SELECT
     worker.worker_id, worker.host_label, worker.queue, worker.pid, worker.state, worker.state_reason,
     job.family, job.id, worker.jobs_held, worker.current_model,
@@ -24,7 +27,7 @@ SELECT
     worker.last_flagged_dead_at IS NOT NULL,
     control.desired, control.version, control.host_label, control.queue, control.reason, control.actor,
     control.expires_at
-FROM worker_heartbeats AS worker
+FROM (SELECT * FROM worker_heartbeats AS worker WHERE {these} ORDER BY last_seen DESC LIMIT {most}) AS worker
 LEFT JOIN LATERAL (
     SELECT * FROM worker_control WHERE {holds} ORDER BY {strictest_first} LIMIT 1
 ) AS control ON true
@@ -37,12 +40,14 @@ LEFT JOIN LATERAL (
     ORDER BY started_at
     LIMIT 1
 ) AS job ON true
-WHERE {these}
 ORDER BY worker.host_label, worker.queue, worker.started_at, worker.worker_id
 """.replace(
-    "{holds}",
-    HOLDS.replace("%(host_label)s::text", "worker.host_label").replace("%(queue)s::text", "worker.queue"),
-).replace("{strictest_first}", STRICTEST_FIRST)
+        "{holds}",
+        HOLDS.replace("%(host_label)s::text", "worker.host_label").replace("%(queue)s::text", "worker.queue"),
+    )
+    .replace("{strictest_first}", STRICTEST_FIRST)
+    .replace("{most}", str(MOST))
+)
 STANDING: Final = _STANDING.replace(
     "{these}",
     """(%(host_label)s::text = '*' OR worker.host_label = %(host_label)s::text)

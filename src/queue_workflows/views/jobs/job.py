@@ -12,8 +12,9 @@ import psycopg
 
 from queue_workflows.engine.explain.job import title_of
 from queue_workflows.errors import UnknownJob
+from queue_workflows.models import AuditLog
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository
+from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository, Job
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.views.jobs.names import name_of
 
@@ -50,10 +51,18 @@ def stored_job(connection: psycopg.Connection[Any], family: Family, job_id: int)
     row = ExplainingRepository(connection).job(family, job_id)
     if row is None:
         raise UnknownJob(name_of(family, job_id))
+    return _stored(family, row, AuditRepository(connection).of(family.title, str(job_id)))
+
+
+def stored_of(there: Circumstances) -> StoredJob:
+    """What `stored_job` says of a job whose circumstances have been read."""
+    return _stored(there.family, there.job, there.done_to_it)
+
+
+def _stored(family: Family, row: Job, done: Sequence[AuditLog]) -> StoredJob:
     columns = {column: getattr(row, column) for column in row.__table__.columns.keys()}  # noqa: SIM118
-    done = AuditRepository(connection).of(family.title, str(job_id))
     audit = [Done(one.at, one.actor, one.action, one.reason, one.details) for one in done]
-    return StoredJob(name_of(family, job_id), title_of(row), columns, audit)
+    return StoredJob(name_of(family, row.id), title_of(row), columns, audit)
 
 
 def json_of(job: StoredJob) -> dict[str, Any]:

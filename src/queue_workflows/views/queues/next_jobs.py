@@ -15,6 +15,7 @@ from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.engine.explain.job import WORKING
 from queue_workflows.repositories.claims.by_host_lock import lock_of
 from queue_workflows.repositories.reports.next_jobs import Line, NextJobsRepository, QueuedJob
+from queue_workflows.repositories.reports.queue_statistics import Attendance
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
@@ -71,12 +72,24 @@ class NextJobs:
 
 
 def next_jobs(
-    connection: psycopg.Connection[Any], queue: str, *, stale_s: float, limit: int = JOBS
+    connection: psycopg.Connection[Any],
+    queue: str,
+    *,
+    stale_s: float,
+    limit: int = JOBS,
+    there: Attendance | None = None,
 ) -> NextJobs:
-    """The next jobs of a queue; read within one snapshot, so that jobs, limits and workers fit together."""
+    """The next jobs of a queue; read within one snapshot, so that jobs, limits and workers fit together.
+
+    `there` are all workers and wishes, where the caller has read them.
+    """
     line = NextJobsRepository(connection).line(queue, limit=limit)
-    standing = HeartbeatRepository(connection).standing(queue=queue)
-    asked = WorkerControlRepository(connection).blocking(_ANY, queue)
+    if there is None:
+        standing: Sequence[Standing] = HeartbeatRepository(connection).standing(queue=queue)
+        asked: Sequence[WorkerControl] = WorkerControlRepository(connection).blocking(_ANY, queue)
+    else:
+        standing = [one for one in there.workers if one.queue == queue]
+        asked = [one for one in there.wishes if one.queue in (queue, _ANY)]
     workers = [_server(one) for one in standing if one.age_s <= stale_s and not one.is_quarantined]
     return NextJobs(queue, list(judged(line, workers, queue=queue)), workers, asked)
 

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
+from queue_workflows.repositories.reports.queue_statistics import (
+    Attendance,
+    QueueStats,
+    Statistics,
+    StatisticsRepository,
+)
 from queue_workflows.views.filters import spans
 from queue_workflows.views.queues import wishes
 
@@ -21,9 +26,19 @@ def queue_stats(
     stale_s: float,
     window_s: float = WINDOW_S,
     queue: str | None = None,
+    there: Attendance | None = None,
 ) -> Statistics:
-    """Every queue, or one; read within one snapshot, so that its counts fit together."""
-    return StatisticsRepository(connection).read(stale_s=stale_s, window_s=window_s, queue=queue)
+    """Every queue, or one; read within one snapshot, so that its counts fit together.
+
+    `there` are all workers and wishes, where the caller has read them.
+    """
+    repository = StatisticsRepository(connection)
+    return repository.read(stale_s=stale_s, window_s=window_s, queue=queue, there=there)
+
+
+def attendance(connection: psycopg.Connection[Any]) -> Attendance:
+    """All workers and wishes, for a caller that asks for several things of them."""
+    return StatisticsRepository(connection).attendance()
 
 
 def json_of(seen: Statistics) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import psycopg
 
 from queue_workflows.repositories.workers.control import Control, WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
-from queue_workflows.repositories.workers.obedience import Standing
+from queue_workflows.repositories.workers.obedience import MOST, Standing
 
 if TYPE_CHECKING:
     from queue_workflows.models import WorkerControl
@@ -28,6 +28,8 @@ class WorkerList:
     workers: Sequence[Standing]
     wishes: Sequence[WorkerControl]
     stale_s: float
+    # Whether there are more, which were heard of longer ago.
+    is_cut: bool = False
 
 
 def read_workers(
@@ -42,7 +44,7 @@ def read_workers(
     found = HeartbeatRepository(connection).standing(host, queue)
     wishes = WorkerControlRepository(connection).blocking(host, queue)
     shown = [one for one in found if everyone or one.is_quarantined or one.age_s <= FORGOTTEN_S]
-    return WorkerList(shown, wishes, stale_s)
+    return WorkerList(shown, wishes, stale_s, is_cut=len(found) >= MOST)
 
 
 def json_of(seen: WorkerList) -> dict[str, Any]:

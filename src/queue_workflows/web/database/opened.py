@@ -13,6 +13,7 @@ from queue_workflows.db.listen.listener import Listener
 from queue_workflows.errors import SchemaAhead
 from queue_workflows.roles.schema_check import wait_for_schema
 from queue_workflows.roles.worker.single import MIN_SCHEMA
+from queue_workflows.web.database.last_report import LastReport
 
 SCHEMA_SEEN_FOR_S: Final = 30.0
 
@@ -26,6 +27,7 @@ class OpenedDatabase:
         self._database: Database | None = given if isinstance(given, Database) else None
         self._schema_seen_at: float | None = None
         self._schema: str | None = None
+        self.last_report = LastReport(lambda: self.dsn)
 
     def database(self) -> Database:
         """The one handle of this process."""

@@ -1,5 +1,6 @@
-"""Three threads that read for every page and every tab, each at one moment, read-only, and within a second.
+"""Three threads that read for every page and every tab, each at one moment, read-only, and within bounds.
 
+A statement may take a second, and none begins when a look has taken two; then the look is given up.
 The transaction is READ ONLY whatever its statements are, and where the connection's user may take the role of
 readers it has no rights but those.
 """
@@ -15,6 +16,8 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from queue_workflows import clock as time
+from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.errors import QwfError
 from queue_workflows.web.database.opened import OpenedDatabase
 
@@ -22,6 +25,7 @@ T = TypeVar("T")
 
 THREADS: Final = 3
 WITHIN_MS: Final = 1000
+LOOK_WITHIN_S: Final = 2.0
 # More would wait for longer than anybody looks at an empty page.
 MOST_WAITING: Final = 200
 MOST_WAITING_BESIDE: Final = 10
@@ -52,9 +56,17 @@ class Busy(QwfError):
 class Readers:
     """Reads what is asked, in the order of asking."""
 
-    def __init__(self, opened: OpenedDatabase, *, threads: int = THREADS, within_ms: int = WITHIN_MS) -> None:
+    def __init__(
+        self,
+        opened: OpenedDatabase,
+        *,
+        threads: int = THREADS,
+        within_ms: int = WITHIN_MS,
+        look_within_s: float = LOOK_WITHIN_S,
+    ) -> None:
         self._opened = opened
         self._within_ms = within_ms
+        self.look_within_s = look_within_s
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="qwf-web-reader")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="qwf-web-beside")
         self._own = threading.local()
@@ -108,16 +120,19 @@ class Readers:
     def _once(self, look: Callable[[psycopg.Connection[Any]], T]) -> T:
         connection = self._connected()
         try:
-            with _read_only(connection, self._own.role, self._within_ms):
+            with (
+                _read_only(connection, self._own.role, self._within_ms),
+                _asking_until(connection, time.monotonic() + self.look_within_s),
+            ):
                 return look(connection)
         finally:
             if connection.closed:
                 self._forget(connection)
 
-    def _kept(self) -> psycopg.Connection[Any] | None:
+    def _kept(self) -> AskingConnection | None:
         return getattr(self._own, "connection", None)
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _connected(self) -> AskingConnection:
         kept = self._kept()
         if kept is not None and not kept.closed:
             return kept
@@ -140,9 +155,24 @@ class Readers:
 @contextmanager
 def within(connection: psycopg.Connection[Any], ms: int) -> Iterator[None]:
     """A shorter bound for a part of a look that a page can do without; if it is met, the rest still works."""
-    with connection.transaction(force_rollback=True):
+    until = connection.asks_until if isinstance(connection, AskingConnection) else None
+    with _asking_until(connection, None), connection.transaction(force_rollback=True):
         connection.execute(_BOUNDS, {"ms": str(ms)})
+        with _asking_until(connection, until):
+            yield
+
+
+@contextmanager
+def _asking_until(connection: psycopg.Connection[Any], until: float | None) -> Iterator[None]:
+    """No statement begins later; what ends the transaction, outside of this, does."""
+    if not isinstance(connection, AskingConnection):
         yield
+        return
+    before, connection.asks_until = connection.asks_until, until
+    try:
+        yield
+    finally:
+        connection.asks_until = before
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class ToolCalls:
                     settings,
                     asked.parts,
                     asked.words,
-                    dsn=self._opened.dsn,
+                    doctor=self._opened.last_report.report,
                     schema_refusal=self._opened.schema_refusal,
                     redaction=self._redaction,
                 )

@@ -67,8 +67,8 @@ def explained(look: Look) -> Shown:
 
 def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
     family, job_id = named(look.parts["job"])
-    stored = job.stored_job(look.conn, family, job_id)
     told = explain.explained_job(look.conn, family, job_id, look.knowledge())
+    stored = job.stored_of(told.there)
     return stored, replace(told, explanation=redacted_explanation(told.explanation, look.redaction))
 
 

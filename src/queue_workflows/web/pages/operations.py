@@ -7,6 +7,7 @@ from queue_workflows.views import audit as audit_view
 from queue_workflows.views import doctor as doctor_view
 from queue_workflows.views.hooks import binaries as binaries_view
 from queue_workflows.views.schedules import listing, preview
+from queue_workflows.web.database.last_report import KEPT_FOR_S
 from queue_workflows.web.page import ROWS, Look, Shown, href
 
 _MOST_SCHEDULES = 500
@@ -86,13 +87,21 @@ def audit(look: Look) -> Shown:
 
 
 def doctor(look: Look) -> Shown:
-    """What is the matter with the database and with this machine."""
-    report = doctor_view.read_report(look.dsn)
+    """What is the matter with the database and with this machine, as of a few seconds ago."""
+    if look.doctor is None:
+        raise RuntimeError("this page is served by an app, which has a doctor")
+    dated = look.doctor()
+    report = dated.report
     return Shown(
         title="Doctor",
         template="doctor.html",
         command=doctor_view.command_of(),
-        data={"report": report, "told": doctor_view.json_of(report)},
+        data={
+            "report": report,
+            "at": dated.at,
+            "kept_for_s": KEPT_FOR_S,
+            "told": doctor_view.json_of(report),
+        },
         json=doctor_view.json_of(report),
         is_live=False,
     )

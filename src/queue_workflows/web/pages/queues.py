@@ -23,8 +23,9 @@ def one_queue(look: Look) -> Shown:
     """One queue, with its next jobs in the claim's own order."""
     queue, limit = look.parts["queue"], look.number("limit", ROWS)
     stale_s = look.settings.stale_heartbeat_s
-    seen = stats.queue_stats(look.conn, stale_s=stale_s, queue=queue)
-    coming = next_jobs.next_jobs(look.conn, queue, limit=limit, stale_s=stale_s)
+    there = stats.attendance(look.conn)
+    seen = stats.queue_stats(look.conn, stale_s=stale_s, queue=queue, there=there)
+    coming = next_jobs.next_jobs(look.conn, queue, limit=limit, stale_s=stale_s, there=there)
     return Shown(
         title=queue,
         template="queue.html",

@@ -37,7 +37,7 @@ SECTIONS: Final = (
 
 TOO_BROAD: Final = "This filter is too broad"
 TOO_BROAD_ADVICE: Final = (
-    "The database was at it for longer than a second. "
+    "The database was at it for longer than a page may take. "
     "Narrow it: name a queue, a status, or how new it has to be."
 )
 TOO_DEEP: Final = "A value of it is nested too deeply to be read"
