@@ -94,26 +94,14 @@ class AuditRepository(Repository["AuditLog"]):
             {"kind": subject_kind, "id": subject_id, "limit": check.whole("limit", limit, 1, LONGEST_PAGE)},
         )
 
-    def of_queue(
-        self, queue: str, *, since: datetime, until: datetime | None = None, limit: int = 100
-    ) -> list[AuditLog]:
-        """What was asked of the workers of a queue in a span of time, on any host, the latest first."""
-        params = {
-            "queue": queue,
-            "since": check.moment_or_none("since", since),
-            "until": check.moment_or_none("until", until),
-            "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
-        }
-        return self._all(OF_QUEUE, params)
-
-    def of_queue_last(self, queue: str, *, before: datetime) -> list[AuditLog]:
-        """What was asked last of the workers of a queue before a moment, of each host that was named."""
-        return self._all(OF_QUEUE_LAST, {"queue": queue, "before": check.moment_or_none("before", before)})
-
     def around_job(
         self, subject: tuple[str, str], queue: str, *, since: datetime, until: datetime | None
     ) -> tuple[list[AuditLog], list[AuditLog], list[AuditLog]]:
-        """What `of` says of a job, `of_queue_last` of its queue before it was there, and `of_queue` since."""
+        """What was done to a job, and what was asked of the workers of its queue on any host.
+
+        The latter before it was there, the last of each host that was named, and in that span, the latest
+        first.
+        """
         kind, subject_id = subject
         params = {
             "kind": kind,

@@ -142,7 +142,7 @@ def test_failures_are_shown_in_parts(conn: psycopg.Connection, qwf_dsn: str) -> 
         ["ValueError: order # timed out"],
     ]
     assert (first.failed, first.is_cut, rest.is_cut) == (2, True, True)
-    done = CliRunner().invoke(cli, ["--db", qwf_dsn, "job", "failures", "--limit", "1"])
+    done = qwf_here("--db", qwf_dsn, "job", "failures", "--limit", "1")
     assert "KeyError: no such page" in done.stdout
     assert "2 jobs failed in the last 7d" in done.stderr
     assert f"--before {first.cursor} goes on" in done.stderr

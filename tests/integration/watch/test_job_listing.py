@@ -79,6 +79,8 @@ def test_both_families_are_one_list(qwf_conn: psycopg.Connection) -> None:
         f"node:{first}",
     ]
     assert [line.name for line in search.page(JobFilter(), limit=2).lines][1] == f"ingest:{second}"
+    selecting = SelectingRepository(qwf_conn)
+    assert [selecting.count(JobFilter(), at_most=most) for most in (1, 2, 3, 10)] == [1, 2, 3, 3]
     assert JobFilter(task="t").families() == [INGEST]
     assert JobFilter(node="n").families() == [NODE]
     with pytest.raises(PayloadError):

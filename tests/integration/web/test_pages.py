@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import psycopg
 import pytest
 from click.testing import CliRunner
-from support.rows.every_state import EveryState
+from support.rows.every_state import LIMIT, EveryState
+from support.rows.jobs import Jobs
 from support.servers.web_page import OperatorsPage, served_page, text_of
 
 from queue_workflows.cli.main import cli
@@ -76,6 +78,40 @@ def test_a_page_is_few_statements(
     address: Any, filled: OperatorsPage, full: EveryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page costs the same few however much there is, and none of them walks away from its start."""
+    place = full.place(address.path)
+    assert filled.get(place).status_code == 200
+    asked = asked_by(lambda: filled.get(place), monkeypatch)
+    assert len(asked) <= MORE_STATEMENTS.get(address.path, 8), asked
+
+
+@pytest.mark.parametrize(
+    "job", ["completed", "failed", "running", "held", "cancelled", "queued", "scheduled", "limited", "node"]
+)
+def test_a_job_is_few_statements(
+    job: str,
+    filled: OperatorsPage,
+    full: EveryState,
+    eyes: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever it waits for, and whichever family it is of."""
+    if job == "limited":
+        (number,) = Jobs("ingest", eyes).enqueue(limit_key=LIMIT, host_lock="disk")
+        place = f"/jobs/ingest:{number}"
+    elif job == "node":
+        waiting = "SELECT max(id) FROM workflow_node_jobs WHERE status IN ('queued', 'running')"
+        ((number,),) = eyes.execute(waiting).fetchall()
+        place = f"/jobs/node:{number}"
+    else:
+        place = full.place("/jobs/{job}", job=job)
+    for page in (place, f"{place}/explain"):
+        assert filled.get(page).status_code == 200
+        asked = asked_by(lambda page=page: filled.get(page), monkeypatch)  # type: ignore[misc]
+        assert len(asked) <= 8, asked
+
+
+def asked_by(look: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements of a look, without those that set its bounds."""
     asked: list[str] = []
     before = psycopg.Cursor.execute
 
@@ -85,11 +121,10 @@ def test_a_page_is_few_statements(
             asked.append(text)
         return before(cursor, query, *more, **named)
 
-    filled.get(full.place(address.path))
-    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
-    assert filled.get(full.place(address.path)).status_code == 200
-    most = MORE_STATEMENTS.get(address.path, 8)
-    assert len(asked) <= most, asked
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Cursor, "execute", counted)
+        assert look().status_code == 200
+    return asked
 
 
 # A run's page has its nodes and all circumstances of its explanation.
@@ -97,8 +132,6 @@ MORE_STATEMENTS = {
     "/runs/{run}": 20,
     "/runs/{run}/explain": 25,
     "/runs/{run}/nodes/{node}": 12,
-    # On a connection of its own, which nothing waits for.
-    "/doctor": 60,
 }
 
 

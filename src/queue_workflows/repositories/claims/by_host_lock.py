@@ -205,8 +205,3 @@ class HostLockRepository:
         )
         params |= {"keys": texts(dict.fromkeys(keys)), "relaxed": self._sql.commits_each}
         return loaded(KINDS[family.name], self._sql.rows(TAKE[family.name], params))
-
-    def holders(self, key: str) -> list[LockHolder]:
-        """The jobs that run with the lock that a job needs, on whatever host."""
-        params = {"keys": texts(keys_of([lock_of(key)]))}
-        return [LockHolder(*row) for row in self._sql.rows(ALL_HOLDERS, params)]

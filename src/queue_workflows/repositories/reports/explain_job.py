@@ -22,7 +22,7 @@ from queue_workflows.models import (
     WorkflowRun,
 )
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.claims.by_host_lock import HostLockRepository, LockHolder
+from queue_workflows.repositories.claims.by_host_lock import ALL_HOLDERS, LockHolder, keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
@@ -32,6 +32,7 @@ from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import LimitLineRepository
 from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
@@ -108,6 +109,15 @@ SELECT claimed_by, id, started_at FROM {table}
 WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
 ORDER BY started_at
 """)
+# Those, and what runs with the lock that a job waits for.
+AT_WORK_OR_LOCKING: Final = {
+    name: f"""
+SELECT NULL AS family, job.id, job.claimed_by, job.started_at FROM ({sql}) AS job
+UNION ALL
+SELECT holder.* FROM ({ALL_HOLDERS}) AS holder
+"""  # noqa: S608
+    for name, sql in AT_WORK.items()
+}
 _LAST_POSITION: Final = 2**63 - 1
 
 
@@ -178,6 +188,7 @@ class ExplainingRepository:
             return None
         workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
         claimable, due, lapsed, now, ahead = judged[0]
+        at_work, lock_holders = self._running(sql, family, job, workers)
         done_to_it, asked_before, asked_of_queue = AuditRepository(self._conn).around_job(
             (family.title, str(job_id)), job.queue, since=job.created_at, until=waited_until(job)
         )
@@ -190,7 +201,7 @@ class ExplainingRepository:
             lapsed=lapsed,
             ahead=int(ahead),
             workers=workers,
-            at_work=self._at_work(sql, family, workers),
+            at_work=at_work,
             wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
             run=self._run(job),
             limit=self._limit(family, job),
@@ -198,7 +209,7 @@ class ExplainingRepository:
             done_to_it=done_to_it,
             asked_before=asked_before,
             asked_of_queue=asked_of_queue,
-            lock_holders=self._lock_holders(job),
+            lock_holders=lock_holders,
         )
 
     def job(self, family: Family, job_id: int) -> Job | None:
@@ -211,9 +222,17 @@ class ExplainingRepository:
         """The families that have a job of this id."""
         return [family for family in (INGEST, NODE) if self.job(family, job_id) is not None]
 
-    def _at_work(self, sql: Statements, family: Family, workers: list[Standing]) -> list[AtWork]:
-        ids = [one.worker_id for one in workers]
-        return [AtWork(*row) for row in sql.rows(AT_WORK[family.name], {"workers": ids})]
+    def _running(
+        self, sql: Statements, family: Family, job: Job, workers: list[Standing]
+    ) -> tuple[list[AtWork], list[LockHolder]]:
+        """What these workers are at, and what runs with the lock that a job waits for."""
+        params: dict[str, Any] = {"workers": [one.worker_id for one in workers]}
+        if job.host_lock is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            return [AtWork(*row) for row in sql.rows(AT_WORK[family.name], params)], []
+        params |= {"keys": texts(keys_of([lock_of(job.host_lock)]))}
+        rows = sql.rows(AT_WORK_OR_LOCKING[family.name], params)
+        at_work = [AtWork(worker, job_id, since) for of, job_id, worker, since in rows if of is None]
+        return at_work, [LockHolder(*row) for row in rows if row[0] is not None]
 
     def _run(self, job: Job) -> WorkflowRun | None:
         """The run of a job; its document, which may be large, is read once for several jobs of the run."""
@@ -227,11 +246,6 @@ class ExplainingRepository:
         if job.hold_reason != BINARY_MISSING or job.hold_key is None:
             return None
         return BinaryRepository(self._conn).waited_for(job.hold_key)
-
-    def _lock_holders(self, job: Job) -> list[LockHolder]:
-        if job.host_lock is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
-            return []
-        return HostLockRepository(self._conn).holders(job.host_lock)
 
     def _limit(self, family: Family, job: Job) -> Limit | None:
         key = job.limit_key

@@ -222,8 +222,12 @@ class SelectingRepository:
         self._conn = conn
 
     def count(self, wanted: JobFilter, *, at_most: int) -> int:
-        """How many match; counting stops at `at_most` in each family."""
-        return sum(self._page(COUNT, family, wanted, at_most)[0][0] for family in wanted.families())
+        """How many match; counting stops at `at_most`, of both families together."""
+        counted = 0
+        for family in wanted.families():
+            if counted < at_most:
+                counted += int(self._page(COUNT, family, wanted, at_most - counted)[0][0])
+        return counted
 
     def last_id(self, family: Family) -> int:
         """The newest id of a family; 0 where there is none."""

@@ -14,9 +14,9 @@ from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
 # Of more workers only those are shown that were heard of last.
 MOST: Final = 5_000
-# worker: those with a heartbeat, on this host and queue, where `*` is any, up to a bound. control: what it has
-# to obey now, by the words in which it asks itself. job: what it has held longest, by the rows, as its next
-# beat may be seconds away.
+# worker: those with a heartbeat, on this host and queue, where `*` is any, up to a bound. control: what it
+# has to obey now, by the words in which it asks itself. job: what it has held longest, by the rows, as its
+# next beat may be seconds away.
 _STANDING: Final = (
     """
 SELECT
