@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 from urllib.parse import urlencode
@@ -205,3 +206,17 @@ def test_a_schema_that_is_missing_says_what_to_do(qwf_new_database: Any) -> None
         shown = page.get("/jobs")
     assert shown.status_code == 503
     assert "qwf db upgrade" in text_of(shown)
+
+
+def test_a_host_is_drawn_over_the_last_hour(filled: OperatorsPage, qwf_dsn: str) -> None:
+    """Processors, memory, and each GPU with its memory; a host that nobody looks at says what to start."""
+    shown = filled.get("/hosts/h1")
+    charts = re.findall(r'<svg class="chart"[^>]*aria-label="([^"]*)"', shown.text)
+    assert charts == [
+        f"{what}, in percent, over the last hour"
+        for what in ("cpu busy", "memory in use", "nvidia0 busy", "nvidia0 memory in use")
+    ]
+    assert len(filled.get("/hosts/h1.json").json()["history"]) == 61
+    silent = filled.get("/hosts/h2")
+    assert "Nothing was kept of the last hour" in silent.text
+    assert "qwf supervisor --worker cpu" in silent.text

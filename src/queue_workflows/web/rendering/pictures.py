@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from queue_workflows.drawing.hardware import Curve
+from queue_workflows.drawing.svg.charts import line_chart
 from queue_workflows.drawing.svg.graph import draw_graph
 from queue_workflows.drawing.svg.grid import Column, draw_grid
 from queue_workflows.drawing.svg.model_map import Gpu, Machine, Model, draw_model_map
@@ -82,6 +84,12 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
         Machine(label, gpus, f"{prefix}/hosts/{quote(label, safe='')}") for label, gpus in machines.items()
     ]
     return _drawn(draw_model_map(hosts, cold))
+
+
+def curve_picture(curve: Curve) -> Markup:
+    """Percents over the last hour."""
+    label = f"{curve.name} {curve.what}, in percent, over the last hour"
+    return _drawn(line_chart(curve.values, top=100, label=label, unit=" %", first="an hour ago"))
 
 
 def grid_picture(grid: WorkflowGrid, prefix: str) -> Markup:
