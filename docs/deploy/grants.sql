@@ -6,7 +6,7 @@ BEGIN;
 REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, queue_schema_version
+    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history, queue_schema_version
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
@@ -27,7 +27,7 @@ TO qwf_orchestrator, qwf_worker, qwf_producer;
 GRANT SELECT ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware
+    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history
 TO qwf_reader;
 
 
@@ -85,7 +85,7 @@ GRANT INSERT (
     parent_run_id, parent_node_job_id, depth, capped_by, hold_reason, set_up_by, pinned_host
 ) ON workflow_runs TO qwf_worker;
 -- What a supervisor sees of its machine.
-GRANT SELECT, INSERT, UPDATE, DELETE ON host_hardware TO qwf_worker;
+GRANT SELECT, INSERT, UPDATE, DELETE ON host_hardware, host_hardware_history TO qwf_worker;
 
 
 -- Scheduler: puts what the host app declares into the schedules, moves them on, and enqueues the jobs of their ticks. What
@@ -109,7 +109,7 @@ GRANT INSERT (
 GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware
+    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history
 TO qwf_orchestrator;
 -- What was done stays written.
 GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;

@@ -1,8 +1,9 @@
-"""Machines as lines: a bar for what there is a whole of, words for the rest."""
+"""Machines as lines: a bar for what there is a whole of, a curve of the last hour, words for the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from queue_workflows.drawing.terminal import Terminal, padded
@@ -12,6 +13,32 @@ _BAR: Final = 20
 _NAME: Final = 12
 # From here on a bar is coloured.
 _HIGH, _FULL = 0.75, 0.95
+_COLUMNS: Final = 60
+_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Percents over time of what a machine or one of its devices has; None where nothing is known."""
+
+    name: str
+    what: str
+    values: Sequence[float | None]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(value is not None for value in self.values)
+
+    @property
+    def last(self) -> float | None:
+        """Its figure of now."""
+        return self.values[-1] if self.values else None
+
+    @property
+    def highest(self) -> float | None:
+        """Its highest figure."""
+        return max((value for value in self.values if value is not None), default=None)
 
 
 def drawn(hosts: Sequence[Mapping[str, Any]], terminal: Terminal) -> Iterator[str]:
@@ -25,6 +52,39 @@ def drawn(hosts: Sequence[Mapping[str, Any]], terminal: Terminal) -> Iterator[st
             yield from _device(device, terminal)
         for trouble in host["troubles"]:
             yield terminal.paint(f"  ! {on_one_line(trouble)}", fg="red")
+
+
+def drawn_history(hosts: Sequence[tuple[str, Sequence[Curve]]], terminal: Terminal) -> Iterator[str]:
+    """The lines of `qwf hw --history`: for each host its curves, the highest of each stretch of time."""
+    for number, (host_label, curves) in enumerate(hosts):
+        if number:
+            yield ""
+        name = terminal.paint(on_one_line(host_label), bold=True)
+        if not any(one.is_known for one in curves):
+            yield f"{name}  nothing was kept of the last hour"
+            continue
+        yield f"{name}  the last hour"
+        for one in curves:
+            figures = f"now {_percent(one.last)}   highest {_percent(one.highest)}"
+            yield _line(one.name, [_spark(one.values, terminal), figures, one.what])
+
+
+def _spark(values: Sequence[float | None], terminal: Terminal) -> str:
+    """A column for each stretch of time, as high as the highest of it; a blank where nothing is known."""
+    stretch = max(1, len(values) // _COLUMNS)
+    columns = []
+    for first in range(0, len(values), stretch):
+        known = [value for value in values[first : first + stretch] if value is not None]
+        share = min(100.0, max(0.0, *known)) / 100 if known else None
+        columns.append(" " if share is None else _HEIGHTS[round(share * (len(_HEIGHTS) - 1))])
+    return terminal.glyphs("".join(columns))
+
+
+def device_name(device: Mapping[str, Any]) -> str:
+    """A device as its vendor's tool counts it, or by its id where it has no number."""
+    if device.get("number") is None:
+        return str(device["id"])[:_NAME]
+    return f"{device['vendor']}{device['number']}"
 
 
 def _headline(host: Mapping[str, Any], terminal: Terminal) -> str:
@@ -67,7 +127,7 @@ def _device(device: Mapping[str, Any], terminal: Terminal) -> Iterator[str]:
     worker = device.get("worker")
     if worker is not None:
         about.append(f"worker {on_one_line(worker)}")
-    name = device["id"][:_NAME] if device.get("number") is None else f"{device['vendor']}{device['number']}"
+    name = device_name(device)
     if device.get("is_split"):
         yield _line(name, ["split into slices", *about])
     else:

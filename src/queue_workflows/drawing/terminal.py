@@ -16,7 +16,7 @@ _PLAIN: Final = frozenset({"C", "POSIX"})
 # What Python makes of LC_CTYPE by itself, where nobody set it.
 _COERCED: Final = frozenset({"", "C.UTF-8", "C.utf8", "UTF-8"})
 _NARROWEST: Final = 40
-_IN_ASCII: Final = str.maketrans("│▕▏─├┤┼╭╮╰╯┬┴█░…·●◐◌○✗◇⊘⊗", "|||-+++++++++#.~-*>.oX?~-")
+_IN_ASCII: Final = str.maketrans("│▕▏─├┤┼╭╮╰╯┬┴█░…·●◐◌○✗◇⊘⊗▁▂▃▄▅▆▇", "|||-+++++++++#.~-*>.oX?~-_.:-=+*")
 
 
 @dataclass(frozen=True)

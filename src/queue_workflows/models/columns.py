@@ -65,6 +65,15 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "every_s": "FLOAT(53)",
         "sampled_at": "TIMESTAMP WITH TIME ZONE",
     },
+    "host_hardware_history": {
+        "host_label": "TEXT",
+        "slot": "INTEGER",
+        "sampled_at": "TIMESTAMP WITH TIME ZONE",
+        "cpu_percent": "FLOAT(53)",
+        "memory_used_mb": "INTEGER",
+        "memory_total_mb": "INTEGER",
+        "devices": "JSONB",
+    },
     "ingest_jobs": {
         "id": "BIGINT",
         "task_name": "TEXT",

@@ -1,11 +1,11 @@
-"""What the machines are at, as their supervisors saw them last."""
+"""What the machines are at and were over the last hours, as their supervisors saw them."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Float, func
+from sqlalchemy import Float, Integer, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models.base import Base, store_with
@@ -27,6 +27,31 @@ class HostHardware(Base):
 store_with(
     HostHardware,
     fillfactor=50,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=500,
+)
+
+
+class HostHardwareHistory(Base):
+    """A machine's figures of one half minute; the places of the last hours are written again and again."""
+
+    __tablename__ = "host_hardware_history"
+
+    host_label: Mapped[str] = mapped_column(primary_key=True)
+    # Which half minute of the hours that are kept; a later one in the same place replaces it.
+    slot: Mapped[int] = mapped_column(Integer, primary_key=True)
+    sampled_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    cpu_percent: Mapped[float | None] = mapped_column(Float(53))
+    memory_used_mb: Mapped[int] = mapped_column(Integer)
+    memory_total_mb: Mapped[int] = mapped_column(Integer)
+    # Of each GPU its name, what it was busy with, and its memory.
+    devices: Mapped[list[Any]]
+
+
+# No index is on what changes, so a row that is written again stays on its page.
+store_with(
+    HostHardwareHistory,
+    fillfactor=80,
     autovacuum_vacuum_scale_factor=0,
     autovacuum_vacuum_threshold=500,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -14,13 +14,17 @@ from queue_workflows.repositories.workers.hardware import HardwareRepository, Ho
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
 
+_MEMORY: Final = ("memory_used_mb", "memory_total_mb")
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU as its supervisor sees it; None of both where a worker has none that anybody knows of."""
+    """A GPU as its supervisor sees it; None for what no supervisor that lives reports."""
 
     id: str | None = None
     name: str | None = None
+    memory_used_mb: int | None = None
+    memory_total_mb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def mapped(
     stale_s: float,
 ) -> ModelMap:
     """Put together what was read: pure."""
-    devices = _devices(readings)
+    devices = _devices(readings, stale_s)
     warm = [
         WarmWorker(one, devices.get(one.worker_id, Device()))
         for one in workers
@@ -92,10 +96,14 @@ def mapped(
     return ModelMap(warm, sorted(models, key=lambda one: (-one.queued - one.held, one.model)))
 
 
-def _devices(readings: Sequence[HostReading]) -> Mapping[str, Device]:
-    """The device of each worker that a supervisor has put on one."""
+def _devices(readings: Sequence[HostReading], stale_s: float) -> Mapping[str, Device]:
+    """The device of each worker that a supervisor has put on one; memory only as it is now."""
     return {
-        device["worker"]: Device(device["id"], device.get("name"))
+        device["worker"]: Device(
+            device["id"],
+            device.get("name"),
+            *((None, None) if one.is_stale(stale_s) else map(device.get, _MEMORY)),
+        )
         for one in readings
         for device in one.reading["devices"]
         if "worker" in device
@@ -111,6 +119,8 @@ def json_of(seen: ModelMap) -> dict[str, Any]:
                 "host_label": one.worker.host_label,
                 "device": one.device.id,
                 "device_name": one.device.name,
+                "memory_used_mb": one.device.memory_used_mb,
+                "memory_total_mb": one.device.memory_total_mb,
                 "worker_id": one.worker.worker_id,
                 "queue": one.worker.queue,
                 "state": one.worker.state,

@@ -17,6 +17,7 @@ from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.hardware_history import HardwareHistoryRepository
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 
 REASON = "40,000 MB of its memory are in use 30 s after h1:gpu:5f0c had ended; 3 MB were before it began"
@@ -57,7 +58,9 @@ READING: dict[str, Any] = {
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE worker_control, host_hardware, audit_log")
+        connection.execute(
+            CLEAR_WITH_WORKERS + "; TRUNCATE worker_control, host_hardware, host_hardware_history, audit_log"
+        )
         yield connection
 
 
@@ -126,11 +129,75 @@ def test_machines_read_the_same(qwf_dsn, conn) -> None:
     assert host["devices"][0] == READING["devices"][0] | {"quarantined": REASON}
 
 
+def past(conn: psycopg.Connection, minutes: int, cpu: float | None, **more: Any) -> None:
+    """A reading of so many minutes ago."""
+    reading = READING | {"machine": READING["machine"] | {"cpu_percent": cpu}} | more
+    HardwareHistoryRepository(conn).keep("h1", reading)
+    conn.execute(
+        "UPDATE host_hardware_history SET slot = -1 - %(minutes)s,"
+        " sampled_at = now() - %(minutes)s * interval '1 min' WHERE slot >= 0",
+        {"minutes": minutes},
+    )
+
+
+def test_the_last_hour_is_drawn(qwf_dsn, conn) -> None:
+    """A column a minute, blank where nobody looked; a card that told nothing has no curve."""
+    report(conn)
+    report(conn, "h2")
+    past(conn, 70, 100.0)
+    for minute, cpu in ((59, 100.0), (30, 0.0), (29, None), (1, 50.0), (0, 25.0)):
+        past(conn, minute, cpu)
+    lines = qwf(qwf_dsn, "hw", "--history").stdout.splitlines()
+    head, cpu, memory, busy, used, blank, other = lines
+    assert (head, blank, other) == ("h1  the last hour", "", "h2  nothing was kept of the last hour")
+    curve = cpu.removeprefix("  cpu           ")[:60]
+    assert (curve[:3], curve[28:32], curve[57:]) == ("## ", " __ ", " ==")
+    assert cpu.endswith("now  25%   highest 100%   busy")
+    assert memory.endswith("now  25%   highest  25%   in use")
+    assert busy.split()[0] == used.split()[0] == "nvidia0"
+    assert busy.endswith("now   7%   highest   7%   busy")
+    assert used.endswith("now  50%   highest  50%   memory in use")
+    assert qwf(qwf_dsn, "hw", "--history", "--ascii").stdout.isascii()
+
+
+def test_the_last_hour_reads_the_same(qwf_dsn, conn) -> None:
+    """--json has each reading with what was told of each device, the oldest first."""
+    report(conn)
+    for minute, cpu in ((70, 9.0), (2, 1.5), (1, None)):
+        past(conn, minute, cpu, devices=[CARD])
+    (host,) = json.loads(qwf(qwf_dsn, "hw", "--history", "--host", "h1", "--json").stdout)["hosts"]
+    assert host["host_label"] == "h1"
+    first, second = host["readings"]
+    assert first["sampled_at"] < second["sampled_at"]
+    assert [one.pop("sampled_at") and one for one in (first, second)] == [
+        {
+            "cpu_percent": cpu,
+            "memory_used_mb": 16384,
+            "memory_total_mb": 65536,
+            "devices": [
+                {
+                    "id": uuid_of(0),
+                    "vendor": "nvidia",
+                    "number": 0,
+                    "name": "NVIDIA H100 80GB HBM3",
+                    "utilisation_percent": 7.0,
+                    "memory_total_mb": 81920,
+                    "memory_used_mb": 40960,
+                }
+            ],
+        }
+        for cpu in (1.5, None)
+    ]
+    told = json.loads(qwf(qwf_dsn, "workers", "host", "h1", "--json").stdout)
+    assert [one["cpu_percent"] for one in told["history"]] == [1.5, None]
+
+
 def test_nobody_has_told_anything(qwf_dsn, conn) -> None:
     """Said beside the output, which is empty."""
     said = qwf(qwf_dsn, "hw")
     assert said.stdout == ""
     assert said.stderr.startswith("no supervisor has told of its machine")
+    assert qwf(qwf_dsn, "hw", "--history") == said
 
 
 def test_without_a_database_it_is_69(conn) -> None:

@@ -47,11 +47,13 @@ def test_hosts_cards_models_and_the_jobs_left_to_them(qwf_dsn: str, jobs: Jobs) 
     jobs.enqueue(2, queue="gpu", required_model="z")
     jobs.enqueue(1, queue="gpu")
     told = json.loads(qwf_here("--db", qwf_dsn, "models", "--json").stdout)
+    no_memory = {"memory_used_mb": None, "memory_total_mb": None}
     card = {"host_label": "h1", "device": "GPU-1", "device_name": "H100", "worker_id": "g1", "queue": "gpu"}
     nothing = {"host_label": "h2", "device": None, "device_name": None, "worker_id": "g2", "queue": "gpu"}
     assert told == {
         "workers": [
             card
+            | no_memory
             | {
                 "state": "busy",
                 "current_model": "x",
@@ -60,7 +62,7 @@ def test_hosts_cards_models_and_the_jobs_left_to_them(qwf_dsn: str, jobs: Jobs) 
                     {"model": "y", "queued": 0, "at_least": False},
                 ],
             },
-            nothing | {"state": "idle", "current_model": None, "models": []},
+            nothing | no_memory | {"state": "idle", "current_model": None, "models": []},
         ],
         "models": [
             {"model": "x", "queued": 3, "held": 0, "at_least": False, "loaded_by": ["g1"]},
@@ -79,6 +81,20 @@ def test_hosts_cards_models_and_the_jobs_left_to_them(qwf_dsn: str, jobs: Jobs) 
         "y      0       0        g1",
         "z is wanted, and no worker has it loaded",
     ]
+
+
+def test_how_full_a_card_is_as_its_supervisor_says_now(qwf_dsn: str, jobs: Jobs) -> None:
+    """What it said before it fell silent is no figure of now."""
+    full = READING | {"devices": [CARD | {"memory_used_mb": 40960, "memory_total_mb": 81920}]}
+    HardwareRepository(jobs.connection).report("h1", full, every_s=5.0, parts=[])
+
+    def told() -> list[tuple[int | None, int | None]]:
+        workers = json.loads(qwf_here("--db", qwf_dsn, "models", "--json").stdout)["workers"]
+        return [(one["memory_used_mb"], one["memory_total_mb"]) for one in workers]
+
+    assert told() == [(40960, 81920), (None, None)]
+    jobs.connection.execute("UPDATE host_hardware SET sampled_at = now() - interval '1 h'")
+    assert told() == [(None, None), (None, None)]
 
 
 def test_counts_stop_at_their_bound(jobs: Jobs) -> None:

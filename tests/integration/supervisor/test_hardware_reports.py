@@ -18,6 +18,12 @@ from support.rows.jobs import Jobs
 
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.hardware_history import (
+    KEPT_S,
+    SLOTS,
+    STEP_S,
+    HardwareHistoryRepository,
+)
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 from queue_workflows.roles.supervisor.hardware_reports import HardwareReports
 from queue_workflows.telemetry.cgroup import Share
@@ -31,7 +37,7 @@ READING = Reading(Machine(40.0, 8, None, 1000, 600), Devices((CARD,), {}), Share
 
 @pytest.fixture
 def clean(conn: psycopg.Connection) -> psycopg.Connection:
-    conn.execute("TRUNCATE host_hardware, audit_log")
+    conn.execute("TRUNCATE host_hardware, host_hardware_history, audit_log")
     return conn
 
 
@@ -146,6 +152,67 @@ def test_of_several_supervisors_the_one_with_the_devices_is_heard(clean) -> None
     assert told() == (0, 0)
 
 
+def test_a_reading_of_each_half_minute_is_kept(clean) -> None:
+    """Of the one supervisor that is heard; with what is drawn of each device, and no more."""
+    at = [float(STEP_S)]
+    giving, blind = (HardwareReports("h1", "gpu", every_s=5.0, wall=lambda: at[0]) for _ in range(2))
+    giving.devices = 1
+    for seconds, cpu in ((0, 40.0), (5, 50.0), (29, 60.0), (30, 70.0)):
+        at[0] = STEP_S + seconds
+        giving.publish(replace(READING, machine=replace(READING.machine, cpu_percent=cpu)))
+        giving.run(clean)
+        blind.publish(replace(READING, devices=Devices((), {})))
+        blind.run(clean)
+        if seconds == 29:
+            # The server's clock stands still in between.
+            clean.execute("UPDATE host_hardware_history SET slot = mod(slot + 1, %s)", [SLOTS])
+    told = HardwareHistoryRepository(clean).readings("h1")
+    assert [(one.cpu_percent, one.memory_used_mb, one.memory_total_mb) for one in told] == [
+        (40.0, 600, 1000),
+        (70.0, 600, 1000),
+    ]
+    assert told[0].devices == [{"id": "GPU-0a", "vendor": "nvidia", "number": 0, "memory_used_mb": 3}]
+
+
+def test_readings_go_round_and_those_of_silent_machines_are_deleted(clean) -> None:
+    """A machine has so many at the most, however long it is looked at; beyond them nothing is shown."""
+    clean.execute(
+        """
+        INSERT INTO host_hardware_history
+            (host_label, slot, sampled_at, cpu_percent, memory_used_mb, memory_total_mb, devices)
+        SELECT host, n, now() - make_interval(secs => %(kept_s)s + 60), 99, 1, 2, '[]'
+        FROM unnest(ARRAY['h1', 'gone']) AS host CROSS JOIN generate_series(0, %(slots)s - 1) AS n
+        """,
+        {"kept_s": KEPT_S, "slots": SLOTS},
+    )
+    rows = HardwareHistoryRepository(clean)
+    assert rows.readings() == []
+    ours = HardwareReports("h1", "gpu", every_s=5.0, chance=lambda: 1.0)
+    ours.publish(READING)
+    ours.run(clean)
+    assert [(one.host_label, one.cpu_percent) for one in rows.readings()] == [("h1", 40.0)]
+    count = "SELECT host_label, count(*) FROM host_hardware_history GROUP BY 1 ORDER BY 1"
+    assert clean.execute(count).fetchall() == [("gone", SLOTS), ("h1", SLOTS)]
+    forgetful = HardwareReports("h1", "gpu", every_s=5.0, chance=lambda: 0.0)
+    forgetful.publish(READING)
+    forgetful.run(clean)
+    assert [host for host, _ in clean.execute(count)] == ["h1"]
+
+
+def test_a_database_without_the_history_takes_the_last_reading(clean, caplog) -> None:
+    """As one in which the worker's role has no right to the newer table yet."""
+    ours = reports()
+    clean.execute("ALTER TABLE host_hardware_history RENAME TO elsewhere")
+    try:
+        for _ in range(2):
+            ours.publish(READING)
+            ours.run(clean)
+    finally:
+        clean.execute("ALTER TABLE elsewhere RENAME TO host_hardware_history")
+    assert caplog.text.count("the hardware's figures over time are not stored") == 1
+    assert len(HardwareRepository(clean).readings()) == 1
+
+
 def test_a_database_that_takes_no_readings_is_no_reason_to_do_without_the_rest(clean, caplog) -> None:
     """As one that is not migrated yet: said once, tried again later; quarantines go on."""
     ours = reports()
@@ -180,6 +247,10 @@ def test_a_real_supervisor_tells_of_its_machine(clean, qwf_dsn, tmp_path: Path) 
             )
             (stored,) = HardwareRepository(clean).readings(HOST)
             assert stored.reading["machine"]["cores"] == os.cpu_count()
+            until(lambda: HardwareHistoryRepository(clean).readings(HOST))
+            (past, *_) = HardwareHistoryRepository(clean).readings(HOST)
+            assert past.memory_total_mb == stored.reading["machine"]["memory_total_mb"]
+            assert [one["id"] for one in past.devices] == [uuid_of(n) for n in range(16)]
             tools.hangs("nvidia-smi")
             asked = len(tools.asked("nvidia-smi"))
             until(lambda: len(tools.asked("nvidia-smi")) > asked)

@@ -9,7 +9,7 @@ import pytest
 from support.rows.jobs import Jobs
 from support.servers.web_page import OperatorsPage, audited, everything, text_of
 
-from queue_workflows.repositories import ScheduleRepository
+from queue_workflows.repositories import HeartbeatRepository, ScheduleRepository
 from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.rates import RateRepository
 from queue_workflows.repositories.workers.control import WorkerControlRepository
@@ -54,6 +54,25 @@ def test_workers_are_asked_for_something(
     host, queue, desired = place
     assert wishes(conn) == [(*place, "ada", False)]
     assert audited(conn) == [("ada", f"workers.{desired}", f"{host} {queue}", "a new disk")]
+
+
+def test_a_worker_is_asked_with_all_of_its_host_and_queue(
+    page: OperatorsPage, conn: psycopg.Connection
+) -> None:
+    """There is no wish for one worker alone, and the preview says whom it would be for."""
+    worker = "attic:fetch:0a"
+    beats = HeartbeatRepository(conn)
+    for name in (worker, "attic:fetch:0b"):
+        beats.beat(name, host_label="attic", queue="fetch", pid=7, state="idle")
+    shown = page.get(f"/workers/{worker}").text
+    assert f'<input type="hidden" name="target" value="{worker}">' in shown
+    seen = page.preview("workers.pause", worker, worker=worker)
+    assert f"it is for every worker of (attic, fetch), not for {worker} alone" in text_of(seen)
+    assert "2 workers would obey" in text_of(seen)
+    assert page.confirm(seen, reason="a new disk").status_code == 200
+    assert wishes(conn) == [("attic", "fetch", "pause", "ada", False)]
+    assert page.act("workers.on", worker).status_code == 200
+    assert wishes(conn) == []
 
 
 def test_a_wish_ends_by_itself_if_that_was_said(page: OperatorsPage, conn: psycopg.Connection) -> None:

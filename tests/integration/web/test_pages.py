@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from support.rows.jobs import Jobs
 from support.servers.web_page import OperatorsPage, served_page, text_of
 
 from queue_workflows.cli.main import cli
+from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.web.access.redaction import Redaction
 from queue_workflows.web.pages.all import ADDRESSES
 
@@ -233,3 +235,33 @@ def test_a_schema_that_is_missing_says_what_to_do(qwf_new_database: Any) -> None
         shown = page.get("/jobs")
     assert shown.status_code == 503
     assert "qwf db upgrade" in text_of(shown)
+
+
+def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
+    filled: OperatorsPage, qwf_dsn: str
+) -> None:
+    """A worker that somebody started by hand is on the map as well."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as conn:
+        beats = HeartbeatRepository(conn)
+        beats.beat("h3:gpu:9", host_label="h3", queue="gpu", pid=9, state="idle", cached_models=["whisper"])
+        beats.beat("h1:gpu:2", host_label="h1", queue="gpu", pid=8, state="idle", cached_models=["llama-7b"])
+        try:
+            shown = text_of(filled.get("/models"))
+        finally:
+            conn.execute("DELETE FROM worker_heartbeats WHERE worker_id = 'h3:gpu:9'")
+    assert "40.0 of 80.0 GB" in shown
+    assert shown.count("memory not reported") == 1
+
+
+def test_a_host_is_drawn_over_the_last_hour(filled: OperatorsPage, qwf_dsn: str) -> None:
+    """Processors, memory, and each GPU with its memory; a host that nobody looks at says what to start."""
+    shown = filled.get("/hosts/h1")
+    charts = re.findall(r'<svg class="chart"[^>]*aria-label="([^"]*)"', shown.text)
+    assert charts == [
+        f"{what}, in percent, over the last hour"
+        for what in ("cpu busy", "memory in use", "nvidia0 busy", "nvidia0 memory in use")
+    ]
+    assert len(filled.get("/hosts/h1.json").json()["history"]) == 61
+    silent = filled.get("/hosts/h2")
+    assert "Nothing was kept of the last hour" in silent.text
+    assert "qwf supervisor --worker cpu" in silent.text

@@ -80,6 +80,16 @@ _FILM: Final[dict[str, Any]] = {
     ],
 }
 _SCENES: Final = 6
+# A machine that has been looked at for half an hour, with a wave of work.
+HALF_AN_HOUR: Final = """
+INSERT INTO host_hardware_history
+    (host_label, slot, sampled_at, cpu_percent, memory_used_mb, memory_total_mb, devices)
+SELECT %(host)s, n, now() - make_interval(secs => 30 * n), 50 + 40 * sin(n / 8.0), 16384 + 100 * n, 65536,
+    jsonb_build_array(
+        %(device)s::jsonb || jsonb_build_object('utilisation_percent', round(50 + 45 * cos(n / 5.0)))
+    )
+FROM generate_series(0, 60) AS n
+"""
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,7 @@ def _workers(connection: psycopg.Connection[Any], job: str) -> None:
         "UPDATE worker_heartbeats SET last_seen = now() - interval '10 min' WHERE worker_id = 'h2:cpu:3'"
     )
     HardwareRepository(connection).report("h1", _READING, every_s=3600.0, parts=[])
+    connection.execute(HALF_AN_HOUR, {"host": "h1", "device": json.dumps(_READING["devices"][0])})
     wishes = WorkerControlRepository(connection)
     wishes.set("h2", "*", "pause", actor="ada", reason="its disk is being replaced", expires_in=7200)
 

@@ -1,4 +1,7 @@
-"""What the machines are at: the last reading of each, told to listeners as well."""
+"""What the machines are at: the last reading of each, told to listeners as well.
+
+Those of the last hours are in `hardware_history`.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,8 @@ class HardwareRepository:
 
     def report(
         self, host_label: str, reading: dict[str, Any], *, every_s: float, parts: Sequence[str]
-    ) -> None:
-        """Store a machine's reading in place of the one before, and tell `parts` to listeners.
+    ) -> bool:
+        """Store a machine's reading in place of the one before, and tell `parts`; whether it was taken.
 
         Several supervisors may look at one machine: the reading of one that gives no devices to workers, or
         sees none, does not replace that of one that does. What a crash of the server forgets is told anew.
@@ -87,7 +90,7 @@ class HardwareRepository:
             "parts": list(parts),
             "relaxed": self._sql.commits_each,
         }
-        self._sql.rows(REPORT, params)
+        return bool(self._sql.rows(REPORT, params))
 
     def readings(self, host_label: str = "*") -> list[HostReading]:
         """The last of each machine, `*` for any, however old."""

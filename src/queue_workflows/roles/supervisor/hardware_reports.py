@@ -19,6 +19,11 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.hardware_history import (
+    KEPT_S,
+    STEP_S,
+    HardwareHistoryRepository,
+)
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository, name_of
 from queue_workflows.settings import DAY_S
 from queue_workflows.telemetry.hw.reading import Reading, payloads
@@ -59,7 +64,8 @@ class HardwareReports:
         self._chance = chance
         self._guard = threading.Lock()
         self._reading: dict[str, Any] | None = None
-        self._refused_until = now()
+        self._refused_until: dict[str, float] = {}
+        self._kept_at: int | None = None
         self._quarantined: dict[str, _Quarantined] = {}
         self.is_open = False
         self.occupants: Mapping[str, str] = {}
@@ -90,8 +96,8 @@ class HardwareReports:
         self._see_to_quarantines(QuarantineRepository(connection))
         with self._guard:
             reading, self._reading = self._reading, None
-        if reading is not None and self._now() >= self._refused_until:
-            self._report(HardwareRepository(connection), reading)
+        if reading is not None:
+            self._report(connection, reading)
 
     def _see_to_quarantines(self, rows: QuarantineRepository) -> None:
         if not self.is_open:
@@ -113,13 +119,40 @@ class HardwareReports:
             with self._guard:
                 del self._quarantined[names[name]]
 
-    def _report(self, rows: HardwareRepository, reading: dict[str, Any]) -> None:
-        """A database that does not take it is no reason to do without all the rest."""
+    def _report(self, connection: psycopg.Connection[Any], reading: dict[str, Any]) -> None:
+        """Tell the last reading, and keep one of each half minute if it is ours that is heard."""
+        is_heard = self._unless_refused("figures", lambda: self._tell(connection, reading))
+        half_minute = int(self._wall() // STEP_S)
+        if is_heard and half_minute != self._kept_at:
+            self._kept_at = half_minute
+            self._unless_refused("figures over time", lambda: self._keep(connection, reading))
+
+    def _tell(self, connection: psycopg.Connection[Any], reading: dict[str, Any]) -> bool:
+        rows = HardwareRepository(connection)
+        if self._is_time_to_forget():
+            rows.forget(older_than_s=_FORGOTTEN_S)
         head = {"host": self._host_label, "at": round(self._wall(), 3), "every_s": self._every_s}
+        parts = list(payloads(head, reading))
+        return rows.report(self._host_label, reading, every_s=self._every_s, parts=parts)
+
+    def _keep(self, connection: psycopg.Connection[Any], reading: dict[str, Any]) -> bool:
+        rows = HardwareHistoryRepository(connection)
+        rows.keep(self._host_label, reading)
+        if self._is_time_to_forget():
+            rows.forget(older_than_s=KEPT_S)
+        return True
+
+    def _is_time_to_forget(self) -> bool:
+        return self._chance() * _FORGET_ONE_IN < 1
+
+    def _unless_refused(self, what: str, write: Callable[[], bool]) -> bool:
+        """A database that does not take it is no reason to do without all the rest."""
+        refused_until = self._refused_until.get(what)
+        if refused_until is not None and self._now() < refused_until:
+            return False
         try:
-            rows.report(self._host_label, reading, every_s=self._every_s, parts=list(payloads(head, reading)))
-            if self._chance() * _FORGET_ONE_IN < 1:
-                rows.forget(older_than_s=_FORGOTTEN_S)
+            return write()
         except psycopg.ProgrammingError as exc:
-            self._refused_until = self._now() + _REFUSED_S
-            _log.warning("the hardware's figures are not stored: %s", " ".join(str(exc).split()))
+            self._refused_until[what] = self._now() + _REFUSED_S
+            _log.warning("the hardware's %s are not stored: %s", what, " ".join(str(exc).split()))
+            return False

@@ -1,4 +1,4 @@
-"""All that is on one host: its workers, its hardware, the locks that jobs hold there, quarantined devices."""
+"""All that is on one host: workers, hardware now and over the last hour, locks, quarantined devices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import psycopg
 from queue_workflows.errors import UnknownHost
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
+from queue_workflows.repositories.workers.hardware_history import PastReading
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.jobs_at_work import AtWorkRepository, JobAtWork
 from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.repositories.workers.quarantine import Quarantine, QuarantineRepository
 from queue_workflows.views.hosts.hardware import reading_json
+from queue_workflows.views.hosts.history import past_readings, readings_json
 from queue_workflows.views.workers.listing import wish_json, worker_json
 from queue_workflows.views.workers.worker import MOST_JOBS, job_json
 
@@ -34,6 +36,7 @@ class HostView:
     wishes: Sequence[WorkerControl]
     reading: HostReading | None
     quarantined: Sequence[Quarantine]
+    history: Sequence[PastReading]
     stale_s: float
 
 
@@ -47,7 +50,8 @@ def host(connection: psycopg.Connection[Any], host_label: str, *, stale_s: float
         raise UnknownHost(host_label)
     jobs = AtWorkRepository(connection).of([one.worker_id for one in workers], limit=MOST_JOBS)
     wishes = WorkerControlRepository(connection).blocking(host_label)
-    return HostView(host_label, workers, jobs, wishes, reading, quarantined, stale_s)
+    history = past_readings(connection, host_label)
+    return HostView(host_label, workers, jobs, wishes, reading, quarantined, history, stale_s)
 
 
 def json_of(seen: HostView) -> dict[str, Any]:
@@ -64,6 +68,7 @@ def json_of(seen: HostView) -> dict[str, Any]:
         ],
         "control": [wish_json(wish) for wish in seen.wishes],
         "hardware": None if seen.reading is None else reading_json(seen.reading, seen.stale_s, reasons),
+        "history": readings_json(seen.history),
         "quarantined": [
             {
                 "queue": one.queue,

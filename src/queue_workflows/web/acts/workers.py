@@ -20,9 +20,13 @@ from queue_workflows.views.workers.forecast_lines import lines_of
 from queue_workflows.views.workers.what_if import read_preview
 from queue_workflows.views.workers.wishes import ask_workers, scope_of, told_of, what_else_holds
 from queue_workflows.web.acts.act import Act, Asked, By, Done, Field, Line, Preview
+from queue_workflows.web.rendering import texts
 
 _FOR: Final = "for"
 _ANY: Final = "*"
+# The word that names the one worker on which page the button was pressed.
+_WORKER: Final = "worker"
+_COLONS_OF_WORKER: Final = 2
 # What a wish is of: its host and its queue.
 Place = Callable[[str], tuple[str, str]]
 
@@ -34,7 +38,7 @@ def wish_act(name: str, label: str, desired: DesiredState, place: Place) -> Act:
         host, queue = place(asked.targets[0])
         is_on = desired is DesiredState.ON
         look = _preview_on if is_on else _foretold
-        notes = look(connection, host, queue, desired, settings)
+        notes = [*_not_alone(asked, host, queue), *look(connection, host, queue, desired, settings)]
         return Preview(
             headline=_headline(label, host, queue),
             notes=tuple(notes),
@@ -72,8 +76,10 @@ def wish_act(name: str, label: str, desired: DesiredState, place: Place) -> Act:
 
 
 def of_workers(target: str) -> tuple[str, str]:
-    """`HOST QUEUE`, where a star is any."""
+    """`HOST QUEUE`, where a star is any; of a worker's id its host and its queue, which a wish is of."""
     host, _, queue = target.partition(" ")
+    if not queue and target.count(":") == _COLONS_OF_WORKER:
+        host, queue, _ = target.split(":")
     return _matching(HOST_LABEL, host, "host label"), _matching(QUEUE_NAME, queue.strip(), "queue name")
 
 
@@ -119,6 +125,12 @@ def _foretold(
         connection, host=host, queue=queue, desired=desired, stale_s=settings.stale_heartbeat_s
     )
     return [*list(lines_of(seen))[1:], *what_else_holds(connection, host, queue, desired)]
+
+
+def _not_alone(asked: Asked, host: str, queue: str) -> list[str]:
+    """That no wish is of one worker alone, where a worker was named."""
+    worker = asked.word(_WORKER)
+    return [texts.WISH_OF_WORKER.format(place=scope_of(host, queue), worker=worker)] if worker else []
 
 
 def _preview_on(

@@ -6,10 +6,11 @@ from collections import Counter
 
 from queue_workflows.views import models as models_view
 from queue_workflows.views.hosts import hardware as hardware_view
+from queue_workflows.views.hosts import history as history_view
 from queue_workflows.views.hosts import host as host_view
 from queue_workflows.views.workers import listing, worker
 from queue_workflows.web.page import Look, Shown
-from queue_workflows.web.rendering.pictures import model_map_picture
+from queue_workflows.web.rendering.pictures import curve_picture, model_map_picture
 
 
 def workers(look: Look) -> Shown:
@@ -65,11 +66,17 @@ def one_host(look: Look) -> Shown:
     label = look.parts["host"]
     seen = host_view.host(look.conn, label, stale_s=look.settings.stale_heartbeat_s)
     told = host_view.json_of(seen)
+    every_s = 0.0 if seen.reading is None else seen.reading.every_s
+    curves = history_view.curves_of(history_view.HostHistory(label, every_s, seen.history))
     return Shown(
         title=label,
         template="host.html",
         command=host_view.command_of(label),
-        data={"seen": seen, "told": told},
+        data={
+            "seen": seen,
+            "told": told,
+            "curves": [(one, curve_picture(one)) for one in curves] if seen.history else [],
+        },
         json=told,
     )
 

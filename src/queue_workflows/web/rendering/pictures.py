@@ -7,17 +7,20 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from queue_workflows.drawing.hardware import Curve
+from queue_workflows.drawing.svg.charts import line_chart
 from queue_workflows.drawing.svg.graph import draw_graph
 from queue_workflows.drawing.svg.grid import Column, draw_grid
 from queue_workflows.drawing.svg.model_map import Gpu, Machine, Model, draw_model_map
 from queue_workflows.drawing.svg.timeline import Row, draw_timeline
 from queue_workflows.drawing.svg.wait_bar import draw_wait_bar
 from queue_workflows.states import RUN_TERMINAL
-from queue_workflows.views.models import ModelMap, WarmWorker
+from queue_workflows.views.models import Device, ModelMap, WarmWorker
 from queue_workflows.views.runs.graph import RunGraph
 from queue_workflows.views.runs.timeline import Bar, RunTimeline
 from queue_workflows.views.wait_bar import Segment
 from queue_workflows.views.workflows import WorkflowGrid
+from queue_workflows.web.rendering import texts
 
 
 def graph_picture(graph: RunGraph, prefix: str) -> Markup:
@@ -72,7 +75,9 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
         place = f"{prefix}/workers/{quote(one.worker.worker_id, safe=':@')}"
         name = one.device.name or one.device.id or one.worker.worker_id
         note = "" if name == one.worker.worker_id else one.worker.worker_id
-        return Gpu(name, str(one.worker.state), note, models=[*map(model, one.models)], href=place)
+        share, memory = _memory(one.device)
+        models = [*map(model, one.models)]
+        return Gpu(name, str(one.worker.state), note, share, memory, models, place)
 
     machines: dict[str, list[Gpu]] = {}
     for one in seen.workers:
@@ -82,6 +87,22 @@ def model_map_picture(seen: ModelMap, prefix: str) -> Markup:
         Machine(label, gpus, f"{prefix}/hosts/{quote(label, safe='')}") for label, gpus in machines.items()
     ]
     return _drawn(draw_model_map(hosts, cold))
+
+
+def _memory(device: Device) -> tuple[float | None, str]:
+    """How full it is, and that in words: a worker may be on a device that nothing reports on."""
+    used, total = device.memory_used_mb, device.memory_total_mb
+    if used is None:
+        return None, texts.MEMORY_NOT_REPORTED
+    if not total:
+        return None, f"{used / 1024:,.1f} GB"
+    return used / total, f"{used / 1024:,.1f} of {total / 1024:,.1f} GB"
+
+
+def curve_picture(curve: Curve) -> Markup:
+    """Percents over the last hour."""
+    label = f"{curve.name} {curve.what}, in percent, over the last hour"
+    return _drawn(line_chart(curve.values, top=100, label=label, unit=" %", first="an hour ago"))
 
 
 def grid_picture(grid: WorkflowGrid, prefix: str) -> Markup:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from queue_workflows.drawing.words import say_span
+from queue_workflows.drawing.words import number_of, say_span
 from queue_workflows.web.access.redaction import Kind, Redaction
 from queue_workflows.web.page import href
 from queue_workflows.web.rendering import marks
@@ -85,6 +85,7 @@ def environment() -> Environment:
         "moment": _moment,
         "iso": _iso,
         "count": lambda number: f"{number:,}",
+        "number_of": lambda number, thing: number_of(thing, number),
         "pretty": _pretty,
         "part": lambda text: quote(str(text), safe=":@"),
     }

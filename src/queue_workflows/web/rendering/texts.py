@@ -63,6 +63,10 @@ ELSEWHERE: Final = "This did not come from this page"
 ELSEWHERE_ADVICE: Final = "Go back to the page and press the button there."
 UNKNOWN_HOST: Final = "This page does not answer to that name"
 NO_NUL: Final = "There is a NUL in this address, which no text here has"
+WISH_OF_WORKER: Final = (
+    "A wish is of a host and a queue: it is for every worker of {place}, not for {worker} alone."
+)
+MEMORY_NOT_REPORTED: Final = "memory not reported"
 READ_ONLY: Final = "This page is read-only"
 FAILED: Final = "Something unforeseen went wrong"
 FAILED_ADVICE: Final = "The log of the program that serves this page says where."
