@@ -60,7 +60,8 @@ def install(place: Path) -> Path:
         missing("there is no Python 3.12 or 3.13, which the suite needs: name one in QWF_TEST_PYTHONS")
     installed = subprocess.run(
         [EXAMPLE / "install", place],
-        env={**os.environ, "SUITE_PYTHON": python},
+        # What is imported is compiled then; most of it never is.
+        env={**os.environ, "SUITE_PYTHON": python, "PIP_NO_COMPILE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

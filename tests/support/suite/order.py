@@ -6,7 +6,7 @@ A file is done by one process, unless it is named here as one whose tests stand 
 from __future__ import annotations
 
 # What their fixtures set up for the whole file takes longer than most of their tests.
-WHOLE = ("test_two_commands.py", "test_wheel.py", "test_archive_example.py", "test_plugin_suite.py")
+WHOLE = ("test_plugin_suite.py", "test_two_commands.py", "test_wheel.py", "test_archive_example.py")
 # The longest tests stand in the first of them.
 APART = (
     "test_mutants.py",
