@@ -18,6 +18,7 @@ from queue_workflows.errors.database import (
     DatabaseUnreachable,
     EmbeddedServerError,
     EmbeddedSetupError,
+    FailedTransaction,
     MigrationBlocked,
     MigrationRefused,
     OptionsRefused,
@@ -30,6 +31,7 @@ from queue_workflows.errors.database import (
     SessionsNotKept,
     UnknownRevision,
     UnsupportedServer,
+    UnusableConnection,
 )
 from queue_workflows.errors.jobs import (
     CostAboveBurst,
@@ -86,6 +88,7 @@ __all__ = [
     "EmbeddedServerError",
     "EmbeddedSetupError",
     "ExitCode",
+    "FailedTransaction",
     "FilterRefused",
     "HookError",
     "HookFailed",
@@ -134,6 +137,7 @@ __all__ = [
     "UnknownWorker",
     "UnknownWorkflow",
     "UnsupportedServer",
+    "UnusableConnection",
     "UnusableRow",
     "WaitTimeout",
     "WindowOrder",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_workflows.errors.base import ExitCode, QwfError
+from queue_workflows.errors.base import ConfigurationError, ExitCode, QwfError
 
 
 class DatabaseError(QwfError):
@@ -49,6 +49,26 @@ class EmbeddedSetupError(EmbeddedServerError):
     """The embedded Postgres is not there, or cannot work with this directory, account or these programs."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class UnusableConnection(ConfigurationError):
+    """A caller's connection that cannot be used; `kind` is its class, `state` what is the matter with it."""
+
+    def __init__(self, kind: str, state: str, *, wanted: str, advice: str | None = None) -> None:
+        super().__init__(f"conn is a {kind}, {state}: {wanted}", advice=advice)
+        self.kind, self.state = kind, state
+
+
+class FailedTransaction(UnusableConnection):
+    """A caller's connection is in a transaction that has failed, in which the server does nothing any more."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            kind,
+            "in a failed transaction",
+            wanted="an earlier statement of it was refused, and nothing can be done in it",
+            advice="roll it back, or to a savepoint before that statement, and call again",
+        )
 
 
 class SchemaError(QwfError):
