@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from queue_workflows.errors.base import ConfigurationError, ExitCode, QwfError
 
 
@@ -60,7 +62,7 @@ class UnusableConnection(ConfigurationError):
 
 
 class FailedTransaction(UnusableConnection):
-    """A caller's connection is in a transaction that has failed, in which the server does nothing any more."""
+    """A caller's connection is in a transaction that has failed: the server does nothing in it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(
@@ -69,6 +71,21 @@ class FailedTransaction(UnusableConnection):
             wanted="an earlier statement of it was refused, and nothing can be done in it",
             advice="roll it back, or to a savepoint before that statement, and call again",
         )
+
+
+class OtherDatabase(UnusableConnection):
+    """A caller's connection is to another database than the configured one; both are named."""
+
+    def __init__(self, kind: str, database: str, configured: Sequence[str]) -> None:
+        names = " or ".join(repr(name) for name in configured)
+        super().__init__(
+            kind,
+            f"to the database {database!r}",
+            wanted=f"configured is {names}, where this application's workers look",
+            advice="bring a connection to that one, or set QWF_DB_URL to this one, "
+            "as a test suite with a database of its own does",
+        )
+        self.database, self.configured = database, tuple(configured)
 
 
 class SchemaError(QwfError):

@@ -70,7 +70,12 @@ class Statements:
         Elsewhere it has been answered, and its rows are read when they are called for, whatever is asked
         meanwhile.
         """
-        return self._ask(sql, params)
+        try:
+            return self._ask(sql, params)
+        except Exception as error:
+            if (said := explained(error, self._handle)) is None:
+                raise
+            raise said from error
 
     def ask_in_one_commit(
         self, first: tuple[str, Params], second: tuple[str, Params]

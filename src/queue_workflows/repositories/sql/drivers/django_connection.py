@@ -1,4 +1,4 @@
-"""Statements on Django's connections, through its own cursors: its log, its wrappers and `atomic` see them."""
+"""Statements on Django's connections, through its cursors: its log, its wrappers and `atomic` see them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import psycopg
 
+from queue_workflows.errors import FailedTransaction
 from queue_workflows.repositories.sql.drivers.handles import Answer, Asker, Params, answered
 from queue_workflows.repositories.sql.drivers.placeholders import for_psycopg2
-from queue_workflows.repositories.sql.drivers.refusals import refusal
+from queue_workflows.repositories.sql.drivers.refusals import kind_name, refusal
 from queue_workflows.repositories.sql.moments import read_all_moments
 
 
@@ -18,6 +19,8 @@ def on_django(connection: Any, _table: str) -> Asker:
         raise refusal(connection, f"on {connection.vendor}")
 
     def ask(sql: str, params: Params) -> Answer:
+        if connection.needs_rollback:
+            raise FailedTransaction(kind_name(connection))
         with connection.cursor() as cursor:
             driver_cursor = cursor.cursor
             if isinstance(driver_cursor, psycopg.Cursor):

@@ -1,8 +1,8 @@
 """A statement as a driver wants it: all are written in psycopg's `%(name)s` style, and rewritten only here.
 
-    psycopg    %(args)s::jsonb   %(ids)b::bigint[]      as it is written
-    psycopg2   %(args)s::jsonb   %(ids)s::bigint[]      it knows no binary parameters
-    asyncpg    $1::text::jsonb   $2::bigint[]           by numbers, and a text is cast from a text
+psycopg    %(args)s::jsonb   %(ids)b::bigint[]      as it is written
+psycopg2   %(args)s::jsonb   %(ids)s::bigint[]      it knows no binary parameters
+asyncpg    $1::text::jsonb   $2::bigint[]           by numbers, and a text is cast from a text
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which kind a caller's connection is. No driver is loaded to find out: one that is not cannot have made it."""
+"""Which kind a caller's connection is. No driver is loaded for that: one that is not has made none."""
 
 from __future__ import annotations
 

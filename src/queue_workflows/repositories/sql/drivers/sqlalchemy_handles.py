@@ -53,9 +53,7 @@ def on_session(session: Session, table: str) -> Asker:
         if session.autoflush and not session._flushing:
             session.flush()
         connection = session.connection(bind_arguments={"mapper": model})
-        return answered(
-            connection.exec_driver_sql(*written(sql, params), execution_options=_AT_ONCE).all()  # type: ignore[arg-type]
-        )
+        return answered(connection.exec_driver_sql(*written(sql, params), execution_options=_AT_ONCE).all())
 
     return ask
 
@@ -72,9 +70,7 @@ def on_connection(connection: Connection, _table: str) -> Asker:
 
     def ask(sql: str, params: Params) -> Answer:
         _check_open(connection)
-        return answered(
-            connection.exec_driver_sql(*written(sql, params), execution_options=_AT_ONCE).all()  # type: ignore[arg-type]
-        )
+        return answered(connection.exec_driver_sql(*written(sql, params), execution_options=_AT_ONCE).all())
 
     return ask
 
