@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from queue_workflows.engine.limits.web_host_key import host_key
     from queue_workflows.engine.outcomes import Cancelled, Discard, RetryAfter, Skip
     from queue_workflows.engine.registry.tasks import IngestTask, ingest_task, register_ingest_task
+    from queue_workflows.engine.runs.awaitable import (
+        acancel_node,
+        acancel_run,
+        acancel_runs,
+        aretry_run,
+        astart_run,
+        asubmit_input,
+    )
     from queue_workflows.engine.runs.retry import RunRetry, retry_run
     from queue_workflows.engine.runs.verbs import (
         cancel_node,
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
         submit_input,
     )
     from queue_workflows.engine.schedules.declared import IngestSchedule, set_ingest_schedule
-    from queue_workflows.engine.watch.queue_snapshot import QueueSnapshot, ingest_snapshot
+    from queue_workflows.engine.watch.queue_snapshot import QueueSnapshot, aingest_snapshot, ingest_snapshot
     from queue_workflows.engine.watch.wait_for import wait_for
     from queue_workflows.errors import (
         ConfigurationError,
@@ -64,6 +72,7 @@ if TYPE_CHECKING:
         UnknownRun,
         UnknownSchedule,
         UnknownWorkflow,
+        UnusableConnection,
         WaitTimeout,
         WindowOrder,
     )
@@ -96,6 +105,8 @@ if TYPE_CHECKING:
         ScheduleRepository,
         StartedRun,
         WorkerControlRepository,
+        aenqueue_ingest_job,
+        aenqueue_many,
         enqueue_ingest_job,
         enqueue_many,
     )
@@ -166,11 +177,21 @@ __all__ = [
     "UnknownRun",
     "UnknownSchedule",
     "UnknownWorkflow",
+    "UnusableConnection",
     "WaitTimeout",
     "WindowOrder",
     "WorkerControlRepository",
     "Workspace",
     "__version__",
+    "acancel_node",
+    "acancel_run",
+    "acancel_runs",
+    "aenqueue_ingest_job",
+    "aenqueue_many",
+    "aingest_snapshot",
+    "aretry_run",
+    "astart_run",
+    "asubmit_input",
     "cancel_node",
     "cancel_run",
     "cancel_runs",
@@ -247,6 +268,7 @@ _HOMES: Final = {
         "UnknownRun",
         "UnknownSchedule",
         "UnknownWorkflow",
+        "UnusableConnection",
         "WaitTimeout",
         "WindowOrder",
     ),
@@ -262,10 +284,18 @@ _HOMES: Final = {
     "engine.execution.context": ("JobContext",),
     "engine.limits.web_host_key": ("host_key",),
     "engine.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
+    "engine.runs.awaitable": (
+        "acancel_node",
+        "acancel_run",
+        "acancel_runs",
+        "aretry_run",
+        "astart_run",
+        "asubmit_input",
+    ),
     "engine.runs.retry": ("RunRetry", "retry_run"),
     "engine.runs.verbs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
     "engine.schedules.declared": ("IngestSchedule", "set_ingest_schedule"),
-    "engine.watch.queue_snapshot": ("QueueSnapshot", "ingest_snapshot"),
+    "engine.watch.queue_snapshot": ("QueueSnapshot", "aingest_snapshot", "ingest_snapshot"),
     "engine.registry.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
     "engine.watch.wait_for": ("wait_for",),
     "repositories": (
@@ -288,6 +318,8 @@ _HOMES: Final = {
         "ScheduleRepository",
         "StartedRun",
         "WorkerControlRepository",
+        "aenqueue_ingest_job",
+        "aenqueue_many",
         "enqueue_ingest_job",
         "enqueue_many",
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from queue_workflows.errors.base import ExitCode, QwfError
+from collections.abc import Sequence
+
+from queue_workflows.errors.base import ConfigurationError, ExitCode, QwfError
 
 
 class DatabaseError(QwfError):
@@ -49,6 +51,41 @@ class EmbeddedSetupError(EmbeddedServerError):
     """The embedded Postgres is not there, or cannot work with this directory, account or these programs."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class UnusableConnection(ConfigurationError):
+    """A caller's connection that cannot be used; `kind` is its class, `state` what is the matter with it."""
+
+    def __init__(self, kind: str, state: str, *, wanted: str, advice: str | None = None) -> None:
+        super().__init__(f"conn is a {kind}, {state}: {wanted}", advice=advice)
+        self.kind, self.state = kind, state
+
+
+class FailedTransaction(UnusableConnection):
+    """A caller's connection is in a transaction that has failed: the server does nothing in it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            kind,
+            "in a failed transaction",
+            wanted="an earlier statement of it was refused, and nothing can be done in it",
+            advice="roll it back, or to a savepoint before that statement, and call again",
+        )
+
+
+class OtherDatabase(UnusableConnection):
+    """A caller's connection is to another database than the configured one; both are named."""
+
+    def __init__(self, kind: str, database: str, configured: Sequence[str]) -> None:
+        names = " or ".join(repr(name) for name in configured)
+        super().__init__(
+            kind,
+            f"to the database {database!r}",
+            wanted=f"configured is {names}, where this application's workers look",
+            advice="bring a connection to that one, or set QWF_DB_URL to this one, "
+            "as a test suite with a database of its own does",
+        )
+        self.database, self.configured = database, tuple(configured)
 
 
 class SchemaError(QwfError):

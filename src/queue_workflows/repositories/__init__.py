@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from queue_workflows.repositories.hooks.binaries import BinaryRepository
     from queue_workflows.repositories.hooks.records import HookRecordRepository
     from queue_workflows.repositories.jobs.bulk_insert import Enqueued
-    from queue_workflows.repositories.jobs.enqueue import enqueue_ingest_job, enqueue_many
+    from queue_workflows.repositories.jobs.enqueue import (
+        aenqueue_ingest_job,
+        aenqueue_many,
+        enqueue_ingest_job,
+        enqueue_many,
+    )
     from queue_workflows.repositories.jobs.ingest import IngestJobRepository
     from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
     from queue_workflows.repositories.jobs.nodes import NewNodeJob, NodeJobRepository
@@ -75,6 +80,8 @@ __all__ = [
     "Want",
     "Watched",
     "WorkerControlRepository",
+    "aenqueue_ingest_job",
+    "aenqueue_many",
     "enqueue_ingest_job",
     "enqueue_many",
     "error_entry",
@@ -87,7 +94,7 @@ _HOMES: Final = {
     "hooks.binaries": ("BinaryRepository",),
     "hooks.records": ("HookRecordRepository",),
     "jobs.bulk_insert": ("Enqueued",),
-    "jobs.enqueue": ("enqueue_ingest_job", "enqueue_many"),
+    "jobs.enqueue": ("aenqueue_ingest_job", "aenqueue_many", "enqueue_ingest_job", "enqueue_many"),
     "jobs.ingest": ("IngestJobRepository",),
     "jobs.ingest_rows": ("NewIngestJob",),
     "jobs.nodes": ("NewNodeJob", "NodeJobRepository"),

@@ -17,6 +17,7 @@ from psycopg import sql
 from sqlalchemy import NullPool, create_engine
 
 from queue_workflows.db import bootstrap
+from queue_workflows.repositories.sql.configured_database import allow_database
 
 # Classes of advisory locks in the maintenance database: "this run lives" and "I make its template".
 _ALIVE, _TEMPLATE = 1_903_655_540, 1_903_655_541
@@ -88,6 +89,7 @@ class Databases:
         self._count += 1
         name = f"{self._stem}_{_MARK}_{self._run}_{self._worker}_{self._count}_test"
         self._create(name, self.template() if template else None)
+        allow_database(name)
         try:
             yield self._dsn_of(name)
         finally:

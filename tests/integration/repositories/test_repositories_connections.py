@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 from typing import Any
@@ -58,13 +57,6 @@ def test_other_databases() -> None:
     raw.close()
 
 
-def test_other_drivers() -> None:
-    """The right database through another driver is named with that driver."""
-    pytest.importorskip("psycopg2", reason="psycopg2 is not installed")
-    with Session(sa.create_engine("postgresql+psycopg2://")) as session:
-        assert "Session on postgresql+psycopg2" in refusal(session)
-
-
 def test_dialect_of_another_driver(qwf_dsn: str) -> None:
     """Only the dialect tells the drivers apart, so only it is asked; nothing is connected for that."""
 
@@ -75,27 +67,6 @@ def test_dialect_of_another_driver(qwf_dsn: str) -> None:
     engine.dialect = Dialect(dbapi=psycopg)
     with Session(engine) as session:
         assert "Session on postgresql+pg8000" in refusal(session)
-
-
-def test_asynchronous_ones(qwf_dsn: str) -> None:
-    """Async connections are refused at once rather than at the first forgotten await."""
-
-    async def scenario() -> str:
-        async with await psycopg.AsyncConnection.connect(qwf_dsn) as connection:
-            return refusal(connection)
-
-    assert "psycopg.AsyncConnection" in asyncio.run(scenario())
-
-
-def test_asynchronous_session() -> None:
-    """An AsyncSession is told about `run_sync`."""
-    pytest.importorskip("greenlet", reason="SQLAlchemy's asyncio support needs greenlet")
-    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-
-    session = AsyncSession(create_async_engine("postgresql+psycopg_async://"))
-    said = refusal(session)
-    assert "AsyncSession" in said
-    assert "run_sync" in said
 
 
 def test_closed_ones(qwf_dsn: str, qwf_engine: sa.Engine) -> None:

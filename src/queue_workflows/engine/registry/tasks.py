@@ -10,9 +10,8 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
 from inspect import Parameter
-from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.engine.execution.backoff import Backoff, DelayRule, TaskBackoff, rule_of
@@ -21,8 +20,9 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories.claims.begins import Rules
+from queue_workflows.repositories.jobs.enqueue import JobOptions
 from queue_workflows.repositories.sql import checks
-from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.settings import Settings, check_queue_name
 
 P = ParamSpec("P")
@@ -38,25 +38,10 @@ _OFFERED: Final = frozenset({"ctx"})
 _SHAPES: Final = "a task is fn(reason) or fn(reason, args), with the keyword `ctx` if it likes"
 
 
-class EnqueueOptions(TypedDict, total=False):
+class EnqueueOptions(JobOptions, total=False):
     """What may be said of a job beside its task and its args; None leaves it to the task's own defaults."""
 
     queue: str | None
-    reason: str | None
-    dedupe_key: str | None
-    priority: int
-    run_at: datetime | None
-    delay: timedelta | float | None
-    limit_key: str | None
-    max_attempts: int | None
-    backoff_s: float | None
-    timeout_s: float | None
-    stall_timeout_s: float | None
-    host_lock: str | None
-    exclusive: str | None
-    traceparent: str | None
-    max_crashes: int | None
-    at_most_once: bool | None
 
 
 class IngestTask(Generic[P, R]):
@@ -121,6 +106,22 @@ class IngestTask(Generic[P, R]):
                     )
 
         return enqueue_many(checked(), conn=conn)
+
+    async def aenqueue(
+        self, args: dict[str, Any] | None = None, *, conn: AsyncHandle, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
+        """`enqueue`, awaited, on an asynchronous connection."""
+        return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, **options))
+
+    async def aenqueue_many(
+        self,
+        jobs: Iterable[dict[str, Any] | NewIngestJob | None],
+        *,
+        conn: AsyncHandle,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[Enqueued]:
+        """`enqueue_many`, awaited, on an asynchronous connection."""
+        return await awaited(conn, lambda usable: self.enqueue_many(jobs, conn=usable, **options))
 
     def _options(self, args: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}

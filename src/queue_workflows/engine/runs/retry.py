@@ -18,6 +18,7 @@ from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
 from queue_workflows.repositories.runs.tree import RunTreeRepository
+from queue_workflows.repositories.sql.configured_database import check_database
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, SealNode, compiled
@@ -60,6 +61,7 @@ def retry_run(
     With `from_node` that node runs again too, whatever it came to, with all that follows from it. With
     `dry_run` nothing is changed. An `actor` is written to the audit log.
     """
+    check_database(conn, "workflow_runs")
     run_id = run_named(run)
     stored = SteeringRepository(conn).stored(run_id, lock=not dry_run)
     if stored is None:

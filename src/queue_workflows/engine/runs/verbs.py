@@ -18,6 +18,7 @@ from queue_workflows.repositories.runs.inputs import InputSubmissionRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE, NodeStanding, SteeringRepository
 from queue_workflows.repositories.runs.runs import RunRepository, StartedRun, named_run
 from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.configured_database import check_database
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
 from queue_workflows.telemetry.names import RUN
@@ -30,6 +31,7 @@ from queue_workflows.workflow.providing import complete_document, find_document
 # A run as people have it at hand: what `start_run` returned, its id, or the text of that.
 RunName: TypeAlias = "StartedRun | uuid.UUID | str"
 _USUAL_PRIORITY: Final = 5
+_RUNS: Final = "workflow_runs"
 
 
 def start_run(
@@ -51,6 +53,7 @@ def start_run(
     that one is the answer. Of the tree of runs that it begins, at most `max_open_runs` are open at once, else
     as many as the document says; what is found beyond that waits in `queued` for its turn.
     """
+    check_database(conn, _RUNS)
     document = _document(workflow)
     with producing("start", document.name, None, "run") as traced:
         started = insert_run(
@@ -146,6 +149,7 @@ def submit_input(
     `PayloadError`, and a node that is over a `RunRefused`; nothing is stored then. Where the connection may
     not read runs, as a producer's may not, only the orchestrator checks it, and the row says what it found.
     """
+    check_database(conn, _RUNS)
     run_id = run_named(run)
     answer: Any = payload
     if SteeringRepository(conn).may_read():
@@ -184,6 +188,7 @@ def _document(workflow: str | Document | Mapping[str, Any] | Path) -> Document:
 def _cancel(
     runs: Collection[RunName], node: str | None, conn: Handle, reason: str | None, actor: str | None
 ) -> dict[uuid.UUID, RunStatus]:
+    check_database(conn, _RUNS)
     ids = sorted({run_named(run) for run in runs})
     found = SteeringRepository(conn).cancel(ids, node_id=node, actor=actor, reason=reason)
     for run_id in ids:

@@ -10,7 +10,7 @@ from queue_workflows.config import current_config, effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, QueueStats, StatisticsRepository
-from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import JobStatus
 
@@ -50,6 +50,13 @@ def ingest_snapshot(
     found = {one.queue: _snapshot(one) for one in stats.queues}
     ours = {queue: QueueSnapshot(queue) for queue in sorted(current_config().ingest_queues)}
     return ours | found
+
+
+async def aingest_snapshot(
+    *, conn: AsyncHandle, window_s: float = 3600.0, most: int = COUNTED
+) -> dict[str, QueueSnapshot]:
+    """`ingest_snapshot`, awaited, on an asynchronous connection."""
+    return await awaited(conn, lambda usable: ingest_snapshot(conn=usable, window_s=window_s, most=most))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.claims.end import ERROR_TEXT
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import texts
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import BinaryStatus
 
@@ -252,6 +253,11 @@ class BinaryRepository(Repository["Binary"]):
         filters.add("machine_id = %(machine_id)s::bigint", machine_id=machine_id)
         filters.status(status, BinaryStatus)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=False)
+
+    # Awaited, on an asynchronous connection.
+    anamed = awaitable(named)
+    aof_hosts = awaitable(of_hosts)
+    alist = awaitable(list)
 
 
 def _checked(found: Installed) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 from queue_workflows.states import JobFamily
@@ -246,6 +247,10 @@ class HookRecordRepository(Repository["HookRecord"]):
         filters.add("id > %(after)s::bigint", after=after)
         params = filters.params | {"limit": check.whole("limit", limit, 1, LONGEST_PAGE)}
         return self._all(LIST.replace("{where}", filters.where), params)
+
+    # Awaited, on an asynchronous connection.
+    acounts = awaitable(counts)
+    alist = awaitable(list)
 
 
 def fits_at_once(lines: Sequence[StoredLine]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import psycopg
 
@@ -14,7 +14,8 @@ from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
 from queue_workflows.repositories.sql.checks import PayloadLimits, exclusive_key
-from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.configured_database import check_database
+from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.states import JobFamily
 from queue_workflows.telemetry.instruments import count_sent, instruments
 from queue_workflows.telemetry.names import BATCH_COUNT, MESSAGE_ID
@@ -22,6 +23,26 @@ from queue_workflows.telemetry.spans import UNTRACED, producing
 
 ENQUEUE: Final = "enqueue"
 _KEPT: Final = "_queue_workflows_single_jobs"
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said of a job beside its task, its queue and its args."""
+
+    reason: str | None
+    dedupe_key: str | None
+    priority: int
+    run_at: datetime | None
+    delay: timedelta | float | None
+    limit_key: str | None
+    max_attempts: int | None
+    backoff_s: float | None
+    timeout_s: float | None
+    stall_timeout_s: float | None
+    host_lock: str | None
+    exclusive: str | None
+    traceparent: str | None
+    max_crashes: int | None
+    at_most_once: bool | None
 
 
 class _Standing(NamedTuple):
@@ -138,6 +159,25 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
     return enqueued
 
 
+async def aenqueue_ingest_job(
+    task_name: str,
+    *,
+    queue: str,
+    conn: AsyncHandle,
+    args: dict[str, Any] | None = None,
+    **options: Unpack[JobOptions],
+) -> Enqueued:
+    """`enqueue_ingest_job`, awaited, on an asynchronous connection."""
+    return await awaited(
+        conn, lambda usable: enqueue_ingest_job(task_name, queue=queue, conn=usable, args=args, **options)
+    )
+
+
+async def aenqueue_many(jobs: Iterable[NewIngestJob], *, conn: AsyncHandle) -> list[Enqueued]:
+    """`enqueue_many`, awaited, on an asynchronous connection."""
+    return await awaited(conn, lambda usable: enqueue_many(jobs, conn=usable))
+
+
 def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
     """The repository of a psycopg connection for single jobs; its cursors have prepared their statement.
 
@@ -154,6 +194,7 @@ def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
 
 
 def _repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
+    check_database(conn, "ingest_jobs")
     return IngestJobRepository(conn, payload_limits=standing.limits, max_attempts=standing.max_attempts)
 
 

@@ -25,10 +25,11 @@ from queue_workflows.repositories.jobs.ingest_rows import (
 )
 from queue_workflows.repositories.limits.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob
 from queue_workflows.repositories.sql.columns import Columns
-from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.connection import AsyncHandle, Handle
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.repositories.sql.prepared import Prepared
 from queue_workflows.repositories.sql.table import Filters, Table
@@ -146,7 +147,7 @@ class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
 
     def __init__(
         self,
-        conn: Handle,
+        conn: Handle | AsyncHandle,
         *,
         payload_limits: PayloadLimits | None = None,
         max_attempts: int = MAX_ATTEMPTS,
@@ -257,3 +258,10 @@ class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
         filters.add("claimed_by = %(claimed_by)s::text", claimed_by=claimed_by)
         filters.created(created_from, created_before)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
+
+    # Awaited, on an asynchronous connection.
+    aenqueue = awaitable(enqueue)
+    aenqueue_many = awaitable(enqueue_many)
+    afetch = awaitable(fetch)
+    acounts = awaitable(counts)
+    alist = awaitable(list)

@@ -24,6 +24,7 @@ from queue_workflows.repositories.jobs.bulk_insert_with_lanes import with_lanes
 from queue_workflows.repositories.limits.lanes import FRONT
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import id_array
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.repositories.sql.columns import Columns
 from queue_workflows.repositories.sql.families import NODE
@@ -400,3 +401,8 @@ class NodeJobRepository(ClaimableRepository["WorkflowNodeJob", ClaimedNodeJob]):
         filters.add("limit_key = %(limit_key)s::text", limit_key=limit_key)
         filters.created(created_from, created_before)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    acounts = awaitable(counts)
+    alist = awaitable(list)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
 if TYPE_CHECKING:
@@ -150,6 +151,12 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
     def list(self, *, limit: int = 100, after: str | None = None) -> list[ConcurrencyLimit]:
         """Limits by key; `after` is the key that the page before ended with."""
         return self._page(Filters(), by="key_pattern", after=after, limit=limit, newest_first=False)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    aeffective = awaitable(effective)
+    aslots = awaitable(slots)
+    alist = awaitable(list)
 
 
 def cap_params(key_pattern: str, max_slots: int) -> dict[str, Any]:

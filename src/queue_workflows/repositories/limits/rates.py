@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.rules import MOST_TOKENS as MOST
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 
@@ -301,6 +302,11 @@ class RateRepository(Repository["RateLimit"]):
         if set_only:
             filters.always("updated_by IS NOT NULL")
         return self._page(filters, by="rate_key", after=after, limit=limit, newest_first=False)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    anow = awaitable(now)
+    alist = awaitable(list)
 
 
 def rule(per_s: float, burst: float | None) -> Rule:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import SubmissionStatus
 
@@ -76,3 +77,10 @@ class InputSubmissionRepository(Repository["WorkflowInputSubmission"]):
         filters.add("node_id = %(node_id)s::text", node_id=node_id)
         filters.status(status, SubmissionStatus)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
+
+    # Awaited, on an asynchronous connection.
+    ainsert = awaitable(insert)
+    afetch = awaitable(fetch)
+    acounts = awaitable(counts)
+    apending = awaitable(pending)
+    alist = awaitable(list)

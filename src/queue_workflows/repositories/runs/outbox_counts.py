@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued, insert_or_find
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 
 if TYPE_CHECKING:
@@ -128,3 +129,9 @@ class DispatchEventRepository(Repository["WorkflowDispatchEvent"]):
         filters.add("node_job_id = %(node_job_id)s::bigint", node_job_id=node_job_id)
         filters.add("kind = %(kind)s::text", kind=kind)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    acounts = awaitable(counts)
+    apoisoned = awaitable(poisoned)
+    alist = awaitable(list)

@@ -14,6 +14,7 @@ from queue_workflows.repositories.jobs.bulk_insert import insert_or_find
 from queue_workflows.repositories.runs.tree import OPEN_RUNS
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import RunStatus
@@ -465,3 +466,8 @@ class RunRepository(Repository["WorkflowRun"]):
         filters.add("dedupe_key = %(dedupe_key)s::text", dedupe_key=dedupe_key)
         filters.created(created_from, created_before)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    acounts = awaitable(counts)
+    alist = awaitable(list)

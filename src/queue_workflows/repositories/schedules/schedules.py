@@ -13,6 +13,7 @@ from queue_workflows.errors import PayloadError
 from queue_workflows.models.rules import MAX_ATTEMPTS, MOST_CAUGHT_UP
 from queue_workflows.repositories.jobs.ingest_rows import ingest_queue
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import CatchUp
 
@@ -190,6 +191,10 @@ class ScheduleRepository(Repository["Schedule"]):
         filters.add("queue = %(queue)s::text", queue=queue)
         filters.add("task_name = %(task_name)s::text", task_name=task_name)
         return self._page(filters, by="name", after=after, limit=limit, newest_first=False)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    alist = awaitable(list)
 
 
 def state_of(schedule: Schedule) -> str:

@@ -1,64 +1,40 @@
 """Statements on whatever connection the caller brought, inside the caller's transaction.
 
 A SQLAlchemy Session or Connection runs them as driver SQL, so that its autobegin, events and logging see
-them; a psycopg connection on a cursor of our own, so that its row and cursor factories do not matter.
+them; Django's connection on a cursor of Django's, and a driver's own on a cursor of ours, so that its row and
+cursor factories do not matter. On an asynchronous one they are awaited, within the verb's awaitable form.
 Nothing here begins, commits, rolls back or sets a savepoint, and the driver's errors pass as they are: the
 caller's retry logic must see a unique violation, a serialization failure or a lock timeout for what it is.
+Only what no retry can mend is said in words of ours: a failed transaction, and a schema that is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
-from queue_workflows.errors import ConfigurationError
-from queue_workflows.repositories.sql.moments import read_all_moments
+from queue_workflows.repositories.sql.drivers.failures import explained
+from queue_workflows.repositories.sql.drivers.handles import Answer, AsyncHandle, Handle, Params, Rows
+from queue_workflows.repositories.sql.drivers.recognize import asker_of, awaited
 from queue_workflows.repositories.sql.pipeline import OneCommit
 from queue_workflows.repositories.sql.prepared import IDLE, NO_PIPELINE, is_at_rest
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Dialect
-    from sqlalchemy.orm import Session, scoped_session
+__all__ = ["Answer", "AsyncHandle", "Handle", "Params", "Rows", "Statements", "awaited"]
 
-Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
-Params: TypeAlias = Mapping[str, Any]
-Rows: TypeAlias = Sequence[Sequence[Any]]
-
-# psycopg_async is the same driver below an AsyncSession's `run_sync`.
-_DRIVERS: Final = ("psycopg", "psycopg_async")
-_WANTED: Final = (
-    "a SQLAlchemy Session or Connection on postgresql+psycopg, or a psycopg 3 connection; it must be open"
-)
-_ASYNC: Final = "use `await session.run_sync(…)` and hand on the Session or Connection that it gives"
+T = TypeVar("T")
 _BEGUN: Final = TransactionStatus.INTRANS
-# A caller may stream: a server-side cursor takes no INSERT.
-_AT_ONCE: Final = {"stream_results": False, "yield_per": None}
-
-
-class Answer(NamedTuple):
-    """What a statement brought: its rows, for a caller that wants them, and how many they are."""
-
-    rows: Callable[[], Rows]
-    number: Callable[[], int]
-
-    def __call__(self) -> Rows:
-        return self.rows()
-
-
-Asker: TypeAlias = Callable[[str, Params], Answer]
 
 
 class Statements:
     """Runs statements for one repository; its `table` finds the database where a Session has several."""
 
-    def __init__(self, handle: Handle, table: str) -> None:
+    def __init__(self, handle: Handle | AsyncHandle, table: str) -> None:
         self._handle = handle
-        self._ask = _asker(handle, table)
+        self._ask = asker_of(handle, table)
         self._sent: dict[str, tuple[psycopg.Cursor[Any], bytes]] = {}
         self._one_commit = OneCommit(handle) if isinstance(handle, psycopg.Connection) else None
 
@@ -76,7 +52,17 @@ class Statements:
 
         Fetching is what makes it real: on a psycopg pipeline an unfetched statement fails later, elsewhere.
         """
-        return self._ask(sql, params)()
+        try:
+            return self._ask(sql, params)()
+        except Exception as error:
+            if (said := explained(error, self._handle)) is None:
+                raise
+            raise said from error
+
+    async def awaited(self, flow: Callable[[], T]) -> T:
+        """What a verb of the repository returns, on a connection whose answers are awaited."""
+        handle: Any = self._handle
+        return await awaited(handle, lambda _: flow())
 
     def ask(self, sql: str, params: Params) -> Answer:
         """What gives the rows; in a psycopg pipeline the statement is on its way until that is called.
@@ -84,7 +70,12 @@ class Statements:
         Elsewhere it has been answered, and its rows are read when they are called for, whatever is asked
         meanwhile.
         """
-        return self._ask(sql, params)
+        try:
+            return self._ask(sql, params)
+        except Exception as error:
+            if (said := explained(error, self._handle)) is None:
+                raise
+            raise said from error
 
     def ask_in_one_commit(
         self, first: tuple[str, Params], second: tuple[str, Params]
@@ -119,106 +110,3 @@ class Statements:
             self._sent[sql] = cursor.execute(query, params), query
         else:
             self._ask(sql, params)
-
-
-def _asker(handle: object, table: str) -> Asker:
-    if isinstance(handle, psycopg.Connection):
-        return _on_psycopg(handle)
-    # Only here: a process that brings connections of psycopg's alone runs without SQLAlchemy.
-    from sqlalchemy import Connection
-    from sqlalchemy.orm import Session, scoped_session
-
-    if isinstance(handle, scoped_session):
-        handle = handle()
-    if isinstance(handle, Session):
-        return _on_session(handle, table)
-    if isinstance(handle, Connection):
-        return _on_connection(handle)
-    raise _refusal(handle)
-
-
-def _on_session(session: Session, table: str) -> Asker:
-    """On the Session's connection for our tables; asked for each time, as it lasts one transaction.
-
-    What the Session has pending goes first, as before its own queries: the row may be what a job refers to.
-    """
-    from sqlalchemy.exc import UnboundExecutionError
-
-    from queue_workflows.models.tables import model_of
-
-    model = model_of(table)
-    try:
-        bind = session.get_bind(mapper=model)
-    except UnboundExecutionError as unbound:
-        raise ConfigurationError(
-            "this Session has no database for the engine's tables",
-            advice="bind it to an engine, or add queue_workflows.models.Base to its binds",
-        ) from unbound
-    _check_driver(session, bind.dialect)
-
-    def ask(sql: str, params: Params) -> Answer:
-        if session.autoflush and not session._flushing:
-            session.flush()
-        connection = session.connection(bind_arguments={"mapper": model})
-        rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
-        return Answer(lambda: rows, lambda: len(rows))
-
-    return ask
-
-
-def _on_connection(connection: Connection) -> Asker:
-    _check_driver(connection, connection.dialect)
-    _check_open(connection)
-
-    def ask(sql: str, params: Params) -> Answer:
-        _check_open(connection)
-        rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
-        return Answer(lambda: rows, lambda: len(rows))
-
-    return ask
-
-
-def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
-    _check_open(connection)
-    kept: dict[str, tuple[psycopg.Cursor[tuple[Any, ...]], bytes]] = {}
-
-    def ask(sql: str, params: Params) -> Answer:
-        _check_open(connection)
-        # A cursor that is given the very same bytes again knows the types of parameters and columns already:
-        # half of what a statement costs here. It is taken out while in use, so no two threads share one.
-        found = kept.pop(sql, None)
-        cursor, query = found or (_cursor(connection), sql.encode())
-        cursor.execute(query, params)
-
-        def rows() -> Rows:
-            found = cursor.fetchall()
-            kept[sql] = cursor, query
-            return found
-
-        return Answer(rows, lambda: cursor.rowcount)
-
-    return ask
-
-
-def _cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
-    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-    read_all_moments(cursor)
-    return cursor
-
-
-def _check_driver(handle: object, dialect: Dialect) -> None:
-    if dialect.name != "postgresql" or dialect.driver not in _DRIVERS:
-        raise _refusal(handle, f" on {dialect.name}+{dialect.driver}")
-
-
-def _check_open(handle: Connection | psycopg.Connection[Any]) -> None:
-    if handle.closed:
-        raise _refusal(handle, ", closed")
-
-
-def _refusal(handle: object, state: str = "") -> ConfigurationError:
-    kind = type(handle)
-    return ConfigurationError(
-        f"conn is a {kind.__module__}.{kind.__qualname__}{state}; wanted is {_WANTED}",
-        advice=_ASYNC if kind.__module__.startswith("sqlalchemy.ext.asyncio") else None,
-    )

@@ -29,7 +29,7 @@ def moment_of(text: str) -> datetime:
         return FIRST if text.startswith("-") or text.endswith("BC") else LAST
 
 
-def read_all_moments(cursor: psycopg.Cursor[Any]) -> None:
+def read_all_moments(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
     """Have this cursor read every moment there can be."""
     cursor.adapters.register_loader(_TYPE, _Moment)
 

@@ -7,7 +7,6 @@ is lost, and a cursor does it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -21,6 +20,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionS
 from psycopg.pq.abc import PGconn, PGresult
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.repositories.sql.drivers.placeholders import numbered
 
 # An enum's members are dear to look up on a class.
 IDLE: Final = TransactionStatus.IDLE
@@ -60,10 +60,8 @@ class PreparedStatement:
     """
 
     def __init__(self, sql: str, names: Sequence[str] = ()) -> None:
-        numbers = {name: number for number, name in enumerate(names, 1)}
-        text = re.sub(r"%\((\w+)\)s", lambda found: f"${numbers.setdefault(found[1], len(numbers) + 1)}", sql)
+        text, self.names = numbered(sql, names)
         self.sql = text.encode()
-        self.names = list(numbers)
         # Two of the same on one connection are the same statement to the server.
         self.name = b"qwf_" + blake2b(self.sql, digest_size=8).hexdigest().encode()
         self.is_prepared = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.sql.checks import PayloadLimits, moment_or_none, whole, words_or_none
-from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
+from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, Rows, Statements
 
 if TYPE_CHECKING:
     from queue_workflows.models import Base
@@ -117,7 +117,7 @@ class Repository(Generic[M]):
 
     _table: Table[M]
 
-    def __init__(self, conn: Handle, *, payload_limits: PayloadLimits | None = None) -> None:
+    def __init__(self, conn: Handle | AsyncHandle, *, payload_limits: PayloadLimits | None = None) -> None:
         self._sql = Statements(conn, self._table.name)
         self._limits = payload_limits or PayloadLimits()
 

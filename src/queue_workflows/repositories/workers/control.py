@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import DesiredState
 
@@ -207,3 +208,10 @@ class WorkerControlRepository(Repository["WorkerControl"]):
         filters.add("queue = %(queue)s::text", queue=queue)
         filters.add("desired = %(desired)s::text", desired=wanted)
         return self._page(filters, by="version", after=after, limit=limit, newest_first=True)
+
+    # Awaited, on an asynchronous connection.
+    amatching = awaitable(matching)
+    ablocking = awaitable(blocking)
+    aeffective = awaitable(effective)
+    adesired = awaitable(desired)
+    alist = awaitable(list)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.connection import Rows
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.repositories.workers.obedience import STANDING, STANDING_OF, Standing, standings
@@ -214,3 +215,10 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         filters.add("state = ANY(%(state)s::text[])", state=check.words_or_none("state", state, WorkerState))
         filters.add("(last_flagged_dead_at IS NOT NULL) = %(flagged)s::boolean", flagged=flagged_dead)
         return self._page(filters, by="worker_id", after=after, limit=limit, newest_first=False)
+
+    # Awaited, on an asynchronous connection.
+    afetch = awaitable(fetch)
+    acounts = awaitable(counts)
+    astanding = awaitable(standing)
+    astanding_of = awaitable(standing_of)
+    alist = awaitable(list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 
 if TYPE_CHECKING:
@@ -38,3 +39,6 @@ class MachineRepository(Repository["Machine"]):
     def list(self, *, limit: int = 1_000, after: int | None = None) -> list[Machine]:
         """All machines, in the order in which they were first seen."""
         return self._page(Filters(), by="id", after=after, limit=limit, newest_first=False)
+
+    # Awaited, on an asynchronous connection.
+    alist = awaitable(list)

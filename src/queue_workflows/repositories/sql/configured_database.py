@@ -1,0 +1,63 @@
+"""Whether a caller's connection is to the database that this process is configured for.
+
+A job in another one is seen by no worker of this application. What the client says of its connection is
+compared, which costs nothing; only where the names differ is the server asked for its own, for behind a proxy
+a database may go by another name. Nothing is compared where no database is configured.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from queue_workflows.config import EngineConfig, current_config, resolve_dsn
+from queue_workflows.db.connections.dsn import parse_dsn
+from queue_workflows.errors import OtherDatabase
+from queue_workflows.repositories.sql.connection import Statements
+from queue_workflows.repositories.sql.drivers.databases import database_of
+from queue_workflows.repositories.sql.drivers.refusals import kind_name
+
+REAL_NAME: Final = "SELECT current_database()::text"
+
+
+class _Known:
+    """The names that will do, until the next `configure()`; None where any will."""
+
+    def __init__(self) -> None:
+        self.config: EngineConfig | None = None
+        self.names: frozenset[str] | None = None
+
+
+_known: Final = _Known()
+_of_tests: Final[set[str]] = set()
+
+
+def check_database(conn: Any, table: str) -> None:
+    """Refuse a connection to another database, by its name, before anything is written."""
+    if _known.config is not current_config():
+        _known.names, _known.config = _configured(), current_config()
+    if _known.names is None:
+        return
+    name = database_of(conn)
+    if name is None or name in _known.names or name in _of_tests:
+        return
+    # The environment may have changed since.
+    names = _configured()
+    if names is not None and name not in names:
+        ((real,),) = Statements(conn, table).rows(REAL_NAME, {})
+        if real not in names:
+            raise OtherDatabase(kind_name(conn), name, sorted(names))
+        names |= {name}
+    _known.names = names
+
+
+def allow_database(name: str) -> None:
+    """Let verbs work on this database too, whatever is configured: tests make their own."""
+    _of_tests.add(name)
+
+
+def _configured() -> frozenset[str] | None:
+    choice = resolve_dsn()
+    given = [parse_dsn(dsn) for dsn in (choice.dsn, choice.direct_dsn) if dsn is not None]
+    # Without a name it is the user's, or what the environment says: libpq knows.
+    names = [params.get("dbname") for params in given]
+    return None if not names or None in names else frozenset(name for name in names if name is not None)

@@ -1,0 +1,89 @@
+"""Which kind a caller's connection is. No driver is loaded for that: one that is not has made none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+
+from queue_workflows.repositories.sql.drivers.asyncpg_connection import on_asyncpg
+from queue_workflows.repositories.sql.drivers.django_connection import on_django, on_django_proxy
+from queue_workflows.repositories.sql.drivers.handles import Asker, AsyncHandle, Handle
+from queue_workflows.repositories.sql.drivers.psycopg2_connection import on_psycopg2
+from queue_workflows.repositories.sql.drivers.psycopg_connection import on_async_psycopg, on_psycopg
+from queue_workflows.repositories.sql.drivers.refusals import must_be_awaited, refusal
+from queue_workflows.repositories.sql.drivers.sqlalchemy_handles import (
+    on_async_connection,
+    on_async_scoped_session,
+    on_async_session,
+    on_connection,
+    on_scoped_session,
+    on_session,
+    run_sync,
+)
+
+T = TypeVar("T")
+_Runner: TypeAlias = Callable[[Any, Callable[[], Any]], Awaitable[Any]]
+
+
+async def _run_flow(_handle: object, flow: Callable[[], T]) -> T:
+    from queue_workflows.repositories.sql.drivers.flow import run_flow
+
+    return await run_flow(flow)
+
+
+class _Kind(NamedTuple):
+    """A class by the module that has it, how its objects are asked, and how a flow on them is awaited."""
+
+    module: str
+    name: str
+    asker: Callable[[Any, str], Asker]
+    run: _Runner | None = None
+
+    def has_made(self, handle: object) -> bool:
+        made_by = getattr(sys.modules.get(self.module), self.name, None)
+        return made_by is not None and isinstance(handle, made_by)
+
+
+_KINDS: Final = (
+    _Kind("psycopg", "Connection", on_psycopg),
+    _Kind("psycopg", "AsyncConnection", on_async_psycopg, _run_flow),
+    _Kind("sqlalchemy.orm", "Session", on_session),
+    _Kind("sqlalchemy.orm", "scoped_session", on_scoped_session),
+    _Kind("sqlalchemy", "Connection", on_connection),
+    _Kind("sqlalchemy.ext.asyncio", "AsyncSession", on_async_session, run_sync),
+    _Kind("sqlalchemy.ext.asyncio", "async_scoped_session", on_async_scoped_session, run_sync),
+    _Kind("sqlalchemy.ext.asyncio", "AsyncConnection", on_async_connection, run_sync),
+    # Of a pool's connections too.
+    _Kind("asyncpg", "Connection", on_asyncpg, _run_flow),
+    _Kind("django.db.backends.base.base", "BaseDatabaseWrapper", on_django),
+    _Kind("django.utils.connection", "ConnectionProxy", on_django_proxy),
+    _Kind("psycopg2.extensions", "connection", on_psycopg2),
+)
+
+
+def asker_of(handle: object, table: str) -> Asker:
+    """What asks statements on a connection; `table` finds the database where a Session has several."""
+    if isinstance(handle, psycopg.Connection):
+        return on_psycopg(handle, table)
+    return _kind_of(handle).asker(handle, table)
+
+
+async def awaited(handle: AsyncHandle, flow: Callable[[Handle], T]) -> T:
+    """What a verb returns on an asynchronous connection; each of its statements is awaited."""
+    run = _kind_of(handle).run
+    if run is None:
+        raise must_be_awaited(handle)
+    # Its statements take it for a synchronous one, which within the flow it is.
+    usable: Any = handle
+    result: T = await run(handle, lambda: flow(usable))
+    return result
+
+
+def _kind_of(handle: object) -> _Kind:
+    for kind in _KINDS:
+        if kind.has_made(handle):
+            return kind
+    raise refusal(handle)

@@ -1,0 +1,236 @@
+"""What a verb says to a connection that it cannot use: one clear error, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from support.connections.kinds import KINDS, Brought
+
+import queue_workflows as qwf
+from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnection
+from queue_workflows.config import reset_config
+from queue_workflows.errors import FailedTransaction, OtherDatabase, SchemaError
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+ONE = {"queue": "fetch"}
+DOCUMENT = {"name": "small", "nodes": [{"id": "a", "module": "m"}]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured() -> Iterator[None]:
+    """Each test configures what it is about."""
+    reset_config()
+    yield
+    reset_config()
+
+
+def count(dsn: str) -> int:
+    """How many jobs and runs there are."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute(
+            "SELECT (SELECT count(*) FROM ingest_jobs) + (SELECT count(*) FROM workflow_runs)"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+async def refused(brought: Brought, kind: type[Exception]) -> Any:
+    """What every verb that writes says, which must be one and the same."""
+    said = set()
+    asked = (
+        ("enqueue_ingest_job", ("t",), ONE),
+        ("enqueue_many", ([NewIngestJob(task_name="t", queue="fetch")] * 2,), {}),
+        ("start_run", (DOCUMENT,), {}),
+        ("cancel_run", ("01a219cf-e879-7d26-bcc5-33a08ddbc279",), {}),
+        ("submit_input", ("01a219cf-e879-7d26-bcc5-33a08ddbc279", "a", {}), {}),
+    )
+    for name, args, options in asked:
+        with pytest.raises(kind) as error:
+            await brought.verb(qwf, name, *args, **options)
+        said.add(type(error.value))
+        last = error.value
+    assert said == {kind}
+    return last
+
+
+@every_kind
+def test_a_closed_one(kind: type[Brought], qwf_dsn: str) -> None:
+    """It is named with its class; a Session opens another transaction, and Django another connection."""
+    if "Session" in kind.__name__ or kind.__name__ == "Django":
+        pytest.skip("it is never closed for good")
+
+    async def scene() -> None:
+        brought = kind(qwf_dsn)
+        await brought.run(brought.open)
+        await brought.run(brought.close)
+        error = await refused(brought, UnusableConnection)
+        assert error.state == "closed"
+        assert error.kind.endswith(type(brought.handle).__name__)
+
+    asyncio.run(scene())
+    assert count(qwf_dsn) == 0
+
+
+@every_kind
+def test_one_in_a_failed_transaction(kind: type[Brought], qwf_dsn: str) -> None:
+    """It says that the transaction has failed and is to be rolled back; after that the verb works."""
+
+    async def scene() -> None:
+        async with kind(qwf_dsn) as brought:
+            with pytest.raises(Exception):  # noqa: B017, PT011 - each driver has its own
+                await brought.run(brought.fail)
+            error = await refused(brought, FailedTransaction)
+            assert "roll it back" in str(error)
+            await brought.run(brought.rollback)
+            assert (await brought.verb(qwf, "enqueue_ingest_job", "t", **ONE)).created
+            await brought.run(brought.rollback)
+
+    asyncio.run(scene())
+    assert count(qwf_dsn) == 0
+
+
+@every_kind
+def test_a_database_without_the_schema(kind: type[Brought], qwf_new_database: Any) -> None:
+    """It is named, with the command that makes the schema."""
+    dsn = qwf_new_database(template=False)
+    name = conninfo_to_dict(dsn)["dbname"]
+
+    async def scene() -> None:
+        for verb, args, options in (
+            ("enqueue_ingest_job", ("t",), ONE),
+            ("enqueue_many", ([NewIngestJob(task_name="t", queue="fetch")] * 2,), {}),
+            ("start_run", (DOCUMENT,), {}),
+        ):
+            async with kind(dsn) as brought:
+                with pytest.raises(SchemaError, match="run `qwf db upgrade`") as error:
+                    await brought.verb(qwf, verb, *args, **options)
+                assert f"{name!r}" in str(error.value)
+                assert "does not exist" in str(error.value)
+
+    asyncio.run(scene())
+
+
+@pytest.fixture
+def other_dsn(qwf_dsn: str, qwf_template: str) -> Iterator[str]:
+    """Another database with the schema, which no fixture of ours has made."""
+    name = f"{conninfo_to_dict(qwf_dsn)['dbname']}_other"
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{qwf_template}"')
+    yield make_conninfo(qwf_dsn, dbname=name)
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@every_kind
+def test_one_of_another_database(kind: type[Brought], qwf_dsn: str, other_dsn: str) -> None:
+    """Both databases are named; the configured one is taken."""
+    ours, other = (str(conninfo_to_dict(dsn)["dbname"]) for dsn in (qwf_dsn, other_dsn))
+    qwf.configure(db_url=qwf_dsn)
+
+    async def scene() -> None:
+        async with kind(other_dsn) as brought:
+            error = await refused(brought, OtherDatabase)
+            assert (error.database, error.configured) == (other, (ours,))
+            assert f"{other!r}" in str(error)
+            assert f"{ours!r}" in str(error)
+        async with kind(qwf_dsn) as brought:
+            assert (await brought.verb(qwf, "enqueue_ingest_job", "t", **ONE)).created
+            await brought.run(brought.rollback)
+
+    asyncio.run(scene())
+    assert (count(qwf_dsn), count(other_dsn)) == (0, 0)
+
+
+def test_a_database_behind_another_name(qwf_dsn: str, other_dsn: str, monkeypatch: Any) -> None:
+    """Where a proxy gives a database another name, the server's own name decides."""
+    qwf.configure(db_url=other_dsn)
+    with psycopg.connect(other_dsn) as connection:
+
+        class Alias(psycopg.Connection[Any]):
+            """A connection whose client knows the database as something else."""
+
+        connection.__class__ = Alias
+        monkeypatch.setattr(
+            "queue_workflows.repositories.sql.configured_database.database_of", lambda _: "alias"
+        )
+        assert qwf.enqueue_ingest_job("t", conn=connection, **ONE).created
+        connection.rollback()
+
+
+@every_kind
+def test_a_verb_in_the_wrong_form(kind: type[Brought], qwf_dsn: str) -> None:
+    """An awaitable verb with a synchronous connection, or the other way round, names the right form."""
+
+    async def scene() -> None:
+        async with kind(qwf_dsn) as brought:
+
+            async def wrong() -> None:
+                if brought.awaited:
+                    qwf.enqueue_ingest_job("t", conn=brought.handle, **ONE)
+                else:
+                    await qwf.aenqueue_ingest_job("t", conn=brought.handle, **ONE)
+
+            async def wrong_reading() -> None:
+                if brought.awaited:
+                    IngestJobRepository(brought.handle).counts()
+                else:
+                    await IngestJobRepository(brought.handle).acounts()
+
+            for form in (wrong, wrong_reading):
+                with pytest.raises(UnusableConnection) as error:
+                    await form()
+                assert error.value.state == ("asynchronous" if brought.awaited else "synchronous")
+                assert "`a` in front" in str(error.value)
+
+    asyncio.run(scene())
+    assert count(qwf_dsn) == 0
+
+
+@pytest.mark.parametrize("handle", [None, "postgresql://host/db", 7], ids=str)
+def test_something_else_entirely(handle: Any) -> None:
+    """In either form of a verb it is named, with what is wanted."""
+    for form in (
+        lambda: qwf.enqueue_ingest_job("t", conn=handle, **ONE),
+        lambda: asyncio.run(qwf.aenqueue_ingest_job("t", conn=handle, **ONE)),
+    ):
+        with pytest.raises(UnusableConnection, match="psycopg 3 connection") as error:
+            form()
+        assert error.value.kind == f"{type(handle).__module__}.{type(handle).__qualname__}"
+
+
+def test_other_databases_than_postgres() -> None:
+    """A driver's, SQLAlchemy's and Django's connections to SQLite are named with what they are on."""
+    raw = sqlite3.connect(":memory:")
+    with pytest.raises(UnusableConnection, match=r"sqlite3\.Connection"):
+        qwf.enqueue_ingest_job("t", conn=raw, **ONE)  # type: ignore[arg-type]
+    raw.close()
+    with sa.create_engine("sqlite://").connect() as connection, pytest.raises(UnusableConnection) as error:
+        qwf.enqueue_ingest_job("t", conn=connection, **ONE)
+    assert error.value.state == "on sqlite+pysqlite"
+    from django.db.backends.sqlite3.base import DatabaseWrapper
+
+    lite: Any = DatabaseWrapper({"NAME": ":memory:", "ENGINE": "django.db.backends.sqlite3", "TIME_ZONE": None})
+    with pytest.raises(UnusableConnection) as error:
+        qwf.enqueue_ingest_job("t", conn=lite, **ONE)
+    assert error.value.state == "on sqlite"
+
+
+def test_an_asynchronous_session_on_another_driver() -> None:
+    """It is named with its driver before anything is connected."""
+
+    class Dialect(sa.dialects.postgresql.psycopg.PGDialectAsync_psycopg):
+        driver = "psqlpy"
+
+    engine = create_async_engine("postgresql+psycopg_async://", async_creator=lambda: pytest.fail("connected"))
+    engine.sync_engine.dialect = Dialect(dbapi=engine.dialect.dbapi)
+    with pytest.raises(UnusableConnection) as error:
+        asyncio.run(qwf.aenqueue_ingest_job("t", conn=AsyncSession(engine), **ONE))
+    assert error.value.state == "on postgresql+psqlpy"
