@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from json import loads
 from typing import Any, Final
@@ -51,7 +51,8 @@ _VERBS: Final = {"retried": "failed", "retry_after": "asked to run later", "rele
 class JobLog:
     """Told of ends by the main thread, and by the guardian of those that end with their process."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._guard = threading.Lock()
         self._names: set[str] = set()
         self._second_ends = -math.inf
@@ -70,7 +71,7 @@ class JobLog:
         if is_plain and not _log.isEnabledFor(logging.INFO):
             return
         with self._guard:
-            self._turn_to(time.monotonic())
+            self._turn_to(self._clock())
             if self._takes(len(batch)) and is_plain:
                 for held in batch:
                     self._count(task_of(held.job), "completed", held.ended - held.started)
@@ -82,7 +83,7 @@ class JobLog:
     def ended_one(self, held: HeldJob, ending: Ending, status: JobStatus | None) -> None:
         """One end was stored, and the job has become this, or None if its end was refused."""
         with self._guard:
-            now = time.monotonic()
+            now = self._clock()
             self._turn_to(now)
             self._takes(1)
             self._end(held, ending, status, min(now, held.ended))
