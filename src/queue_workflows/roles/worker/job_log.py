@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from json import loads
+from operator import attrgetter
 from typing import Any, Final
 
 from queue_workflows import clock as time
@@ -26,7 +27,7 @@ from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.engine.telemetry import LEASE_LOST, task_of, word_of
 from queue_workflows.repositories.claims.end import Ending
-from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.states import JobStatus
 
 LOGGER: Final = "queue_workflows.jobs"
@@ -35,6 +36,7 @@ _log = logging.getLogger(LOGGER)
 LINES: Final = 200
 EVERY_S: Final = 1.0
 _COMPLETED: Final = JobStatus.COMPLETED
+_TASK_NAME: Final = attrgetter("job.task_name")
 _UNKNOWN: Final = {
     UNKNOWN_TASK: "the task %s is not registered here: its jobs wait for a worker that knows it, or for --app"
     " MODULE that imports it",
@@ -73,8 +75,7 @@ class JobLog:
         with self._guard:
             self._turn_to(self._clock())
             if self._takes(len(batch)) and is_plain:
-                for held in batch:
-                    self._count(task_of(held.job), "completed", held.ended - held.started)
+                self._count_all(batch)
                 return
             for held in batch:
                 if held.ending is not None:
@@ -117,15 +118,23 @@ class JobLog:
             self._is_crowd = True
         return self._is_crowd
 
-    def _count(self, task: str, word: str, seconds: float) -> None:
-        """At most so many keys as there are tasks; the hot path of a worker that drains a queue of no-ops."""
-        counted = self._counted.get((task, word))
-        if counted is None:
-            self._counted[task, word] = [1, seconds]
-            self.due = min(self.due, self._second_ends)
-        else:
-            counted[0] += 1
-            counted[1] += seconds
+    def _count_all(self, batch: Sequence[HeldJob]) -> None:
+        """Count a batch that has completed, at a tenth of the price of one by one where it is of one task."""
+        is_ingest = type(batch[0].job) is ClaimedIngestJob
+        tasks = [*map(_TASK_NAME, batch)] if is_ingest else [task_of(held.job) for held in batch]
+        if tasks.count(tasks[0]) == len(tasks):
+            seconds = sum([held.ended - held.started for held in batch])
+            self._count(tasks[0], "completed", seconds, len(tasks))
+            return
+        for task, held in zip(tasks, batch, strict=True):
+            self._count(task, "completed", held.ended - held.started)
+
+    def _count(self, task: str, word: str, seconds: float, jobs: int = 1) -> None:
+        counted = self._counted.setdefault((task, word), [0, 0.0])
+        counted[0] += jobs
+        counted[1] += seconds
+        if self.due == math.inf:
+            self.due = self._second_ends
 
     def _say_counted(self) -> None:
         counted, self._counted, self.due = self._counted, {}, math.inf
