@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         set_workflow_provider,
     )
     from queue_workflows.engine.execution.context import JobContext
+    from queue_workflows.engine.execution.log_fields import JobLogFilter
     from queue_workflows.engine.limits.web_host_key import host_key
     from queue_workflows.engine.outcomes import Cancelled, Discard, RetryAfter, Skip
     from queue_workflows.engine.registry.tasks import IngestTask, ingest_task, register_ingest_task
@@ -140,6 +141,7 @@ __all__ = [
     "JobCancelled",
     "JobContext",
     "JobFailed",
+    "JobLogFilter",
     "JobNotCompleted",
     "LeaseLost",
     "LimitRepository",
@@ -282,6 +284,7 @@ _HOMES: Final = {
     "host.janitor.resources": ("ResourceKind", "register_resource_kind"),
     "host.directories.workspaces": ("Workspace", "workspace"),
     "engine.execution.context": ("JobContext",),
+    "engine.execution.log_fields": ("JobLogFilter",),
     "engine.limits.web_host_key": ("host_key",),
     "engine.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
     "engine.runs.awaitable": (

@@ -161,7 +161,7 @@ def count_ended(queue: str, endings: Sequence[Ending], accepted: Mapping[int, Jo
     if is_silent() or (counts := instruments()) is None:
         return
     family = JobFamily.NODE if queue in RESERVED_QUEUES else JobFamily.INGEST
-    words = Counter(_word_of(ending, accepted.get(ending.fence.job_id)) for ending in endings)
+    words = Counter(word_of(ending, accepted.get(ending.fence.job_id)) for ending in endings)
     for word, count in words.items():
         counts.ended(queue, family.value, word, count)
 
@@ -188,7 +188,8 @@ def task_of(job: ClaimedJob) -> str:
     return job.node_module or job.kind
 
 
-def _word_of(ending: Ending, status: JobStatus | None) -> str:
+def word_of(ending: Ending, status: JobStatus | None) -> str:
+    """What became of an attempt, as metrics and the log call it; `status` is None if its end was refused."""
     if status is None:
         return LEASE_LOST
     if status is JobStatus.QUEUED:

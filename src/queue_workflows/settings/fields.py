@@ -169,6 +169,15 @@ class Settings(BaseSettings):
         r"[A-Za-z0-9][A-Za-z0-9_.-]*",
         "Containers with names that begin so count as ours in the hardware figures.",
     )
+    log_level: str = _text(
+        "info",
+        "`debug`, `info`, `warning`, `error` or `critical`",
+        "(?i:debug|info|warning|error|critical)",
+        "What roles write of themselves and their jobs, and what the host app's loggers do there.",
+    )
+    log_format: str = _text(
+        "text", "`text` or `json`", "text|json", "Lines to read, or an object of JSON on each."
+    )
     lock_dir: Path | None = Field(
         None, description="Where host locks live. Unset: `/run/lock/qwf`, else the user's runtime directory."
     )

@@ -140,6 +140,22 @@ def dispatching(
     )
 
 
+def current_ids() -> Mapping[str, str]:
+    """The trace and the span that are current, for a line of a log; empty without any."""
+    if is_silent() or "opentelemetry.trace" not in sys.modules:
+        return {}
+    from opentelemetry.trace import get_current_span
+
+    try:
+        context = get_current_span().get_span_context()
+        if not context.is_valid:
+            return {}
+    # Not told as elsewhere: to tell it is a line of the log, which asks here.
+    except Exception:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
 class _Spanned(Traced):
     """A span that is current meanwhile; its errors are told by `failed`, which keeps secrets out of them."""
 

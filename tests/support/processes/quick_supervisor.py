@@ -73,8 +73,8 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.roles.supervisor.restarts import Restarts
     from queue_workflows.roles.supervisor.slots import Spec, WorkerSpec
 
-    log_to_stderr()
     settings = effective_settings()
+    log_to_stderr(Invocation(), settings)
     real = commands(Invocation(app=os.environ.get("QWF_APP")), settings)
     specs = []
     for worker in workers:

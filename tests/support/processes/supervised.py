@@ -195,6 +195,7 @@ def over_stand_ins(dsn: str, *workers: str, env: Mapping[str, str] | None = None
 
 
 def main(workers: Sequence[str]) -> int:
+    from queue_workflows.cli import Invocation
     from queue_workflows.cli.shared.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.gpu.devices import find_devices
@@ -202,7 +203,7 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.roles.supervisor.process import supervise
     from queue_workflows.roles.supervisor.slots import EachDevice, RoleSpec, Spec, WorkerSpec
 
-    log_to_stderr()
+    log_to_stderr(Invocation(), effective_settings())
     specs: list[Spec] = []
     each = None
     for worker in workers:

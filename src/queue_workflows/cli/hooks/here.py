@@ -7,7 +7,6 @@ worker is one as any other: of a database with further runs it takes their hooks
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -57,9 +56,7 @@ def run_here(
     with Database.open(invocation.db_url, role=_ROLE, settings=settings) as database:
         bootstrap(invocation.db_url)
         run_id = start(database)
-        log_to_stderr(debug=invocation.debug)
-        if not invocation.debug:
-            logging.getLogger("queue_workflows").setLevel(logging.WARNING)
+        log_to_stderr(invocation, settings, everyday=False)
         follower = _Follower(database, run_id, as_json=as_json)
 
         def write(name: str, line: str) -> None:

@@ -55,8 +55,8 @@ def serve(invocation: Invocation, *, host: str, port: int, every: float) -> Exit
     from queue_workflows.roles.probes.figures import FigureReader
     from queue_workflows.roles.probes.metrics import MetricsServer
 
-    log_to_stderr(debug=invocation.debug)
     settings = effective_settings()
+    log_to_stderr(invocation, settings)
     with Waiter() as waiter, Database.open(invocation.db_url, role="metrics", creates=False) as database:
         halt = Halt(waiter.ring)
         reader = FigureReader(

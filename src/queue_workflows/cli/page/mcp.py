@@ -34,8 +34,8 @@ def mcp(invocation: Invocation, *, acts: tuple[str, ...]) -> None:
     check_installed()
     from queue_workflows.web.mcp.stdio import serve_stdio, tool_calls
 
-    log_to_stderr(debug=invocation.debug)
     settings = effective_settings()
+    log_to_stderr(invocation, settings)
     check_acts(acts)
     with tool_calls(invocation.db_url, settings, acts) as calls:
         asyncio.run(serve_stdio(calls, asking_user()))

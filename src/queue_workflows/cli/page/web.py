@@ -87,8 +87,8 @@ def web(
     from queue_workflows.web.serving import served_page
 
     mcp_acts = _mcp_acts(acts) if has_mcp or acts else None
-    log_to_stderr(debug=invocation.debug)
     settings = effective_settings()
+    log_to_stderr(invocation, settings)
     with (
         Waiter() as waiter,
         Database.open(invocation.db_url, role="web", creates=False) as database,

@@ -37,6 +37,7 @@ from queue_workflows.roles.merged_log import MergedLog
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.restarts import BoundedRestarts, crashed
 from queue_workflows.roles.worker.common.lifecycle import family_of
+from queue_workflows.settings import Layer, Settings
 from queue_workflows.states import JobStatus
 from queue_workflows.views.workers.wishes import told_of
 
@@ -77,12 +78,14 @@ def run(
     settings = effective_settings({"grace_s": grace})
     options = ["--schema-wait=0", *["--drain"] * drain]
     options += [f"--concurrency={concurrency}"] if concurrency else []
+    # How many jobs end is shown below; what fails is told.
+    options += ["--log-level=warning"] if settings.layer_of("log_level") is Layer.DEFAULT else []
     specs = parse_workers(shlex.join([check_known_queue(queue), *options]))
     with Database.open(invocation.db_url, role="queue-run", settings=settings) as database:
         with KeptConnection(database) as kept:
             since = OutcomeRepository(kept.connection(), family_of(queue)).now()
         first = _read(database, queue, since)
-        with _shown(database, queue, since, debug=invocation.debug) as log:
+        with _shown(invocation, settings, database, queue, since) as log:
             while True:
                 before, restarts = _read(database, queue, since), BoundedRestarts()
                 stopped = supervise(
@@ -128,12 +131,12 @@ def _read(database: Database, queue: str, since: datetime) -> Outcomes:
 
 
 @contextmanager
-def _shown(database: Database, queue: str, since: datetime, *, debug: bool) -> Iterator[MergedLog]:
+def _shown(
+    invocation: Invocation, settings: Settings, database: Database, queue: str, since: datetime
+) -> Iterator[MergedLog]:
     """What the worker says goes to stderr, above a line of how far it is."""
     progress = _Shared()
-    log_to_stderr(debug=debug, handler=_Handler(progress))
-    if not debug:
-        logging.getLogger("queue_workflows").setLevel(logging.WARNING)
+    log_to_stderr(invocation, settings, handler=_Handler(progress), everyday=False)
     watcher = _Watcher(database, queue, since, progress)
     with MergedLog(
         lambda _name, line: progress.say(line), lost=lambda: os.kill(os.getpid(), signal.SIGTERM)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.log_options import log_options
 from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.errors import ExitCode
@@ -37,6 +38,7 @@ _STDERR: Final = 2
     help="How long from one look to the next.",
 )
 @click.option("--reap", type=(str, str, int, int), hidden=True)
+@log_options
 @click.pass_obj
 def janitor(
     invocation: Invocation,
@@ -46,6 +48,8 @@ def janitor(
     as_json: bool,
     every: float,
     reap: tuple[str, str, int, int] | None,
+    log_level: str | None,
+    log_format: str | None,
 ) -> ExitCode:
     """End what has no owner any more: things of the kinds that the host app registers, and old lock files.
 
@@ -53,7 +57,7 @@ def janitor(
     supervisors; no database is needed. With --once it ends with 1 if something could not be ended.
     """
     from queue_workflows.cli.roles.supervisor import before_the_command
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.shared.logs import log_arguments, log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.host.processes.launcher import own_command, run_as_child_if_pid1
     from queue_workflows.roles.janitor.janitor import JanitorOptions
@@ -61,16 +65,17 @@ def janitor(
 
     if as_json and not (once or dry_run):
         raise click.UsageError("--json goes with --once or --dry-run: a janitor that runs on has a log")
-    log_to_stderr(debug=invocation.debug)
+    settings = effective_settings({"log_level": log_level, "log_format": log_format})
+    log_to_stderr(invocation, settings)
     if reap is not None:
         return run_reaper(*reap)
     run_as_child_if_pid1()
-    command = own_command([*before_the_command(invocation), ROLE])
+    command = own_command([*before_the_command(invocation), ROLE, *log_arguments(settings)])
     options = JanitorOptions(once=once, dry=dry_run, every_s=every)
     if not (once or dry_run):
-        return run_janitor(effective_settings(), options, command, invocation.db_url).status
+        return run_janitor(settings, options, command, invocation.db_url).status
     with _stdout_for_us():
-        outcome = run_janitor(effective_settings(), options, command, invocation.db_url)
+        outcome = run_janitor(settings, options, command, invocation.db_url)
     _tell(outcome, as_json=as_json)
     return outcome.status
 

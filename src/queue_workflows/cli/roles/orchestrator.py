@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.log_options import log_options
 from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import schema_wait_option
 from queue_workflows.errors import ExitCode
@@ -17,6 +18,7 @@ from queue_workflows.errors import ExitCode
 @click.option("--host-label", help="This machine's name; QWF_HOST_LABEL.")
 @schema_wait_option(", where it may not migrate by itself")
 @probe_options("orchestrator")
+@log_options
 @click.pass_obj
 def orchestrator(
     invocation: Invocation,
@@ -26,6 +28,8 @@ def orchestrator(
     schema_wait: float,
     health: tuple[str, int] | None,
     health_file: Path | None,
+    log_level: str | None,
+    log_format: str | None,
 ) -> ExitCode:
     """Advance workflow runs: open nodes, resume parked ones, close runs, call their hooks, prune.
 
@@ -39,10 +43,12 @@ def orchestrator(
     from queue_workflows.roles.orchestrator.process import ROLE, run_orchestrator
 
     run_as_child_if_pid1()
-    log_to_stderr(debug=invocation.debug)
     options = OrchestratorOptions(
         once=once, schema_wait_s=schema_wait, health=health, health_file=health_file
     )
-    settings = effective_settings({"host_label": host_label})
+    settings = effective_settings(
+        {"host_label": host_label, "log_level": log_level, "log_format": log_format}
+    )
+    log_to_stderr(invocation, settings, is_of_apps=True)
     with Database.open(invocation.db_url, role=ROLE, settings=settings) as database:
         return run_orchestrator(database, settings, options)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.log_options import log_options
 from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import schema_wait_option
 from queue_workflows.errors import ExitCode
@@ -17,6 +18,7 @@ from queue_workflows.errors import ExitCode
 @click.option("--host-label", help="This machine's name; QWF_HOST_LABEL.")
 @schema_wait_option()
 @probe_options("scheduler")
+@log_options
 @click.pass_obj
 def scheduler(
     invocation: Invocation,
@@ -26,6 +28,8 @@ def scheduler(
     schema_wait: float,
     health: tuple[str, int] | None,
     health_file: Path | None,
+    log_level: str | None,
+    log_format: str | None,
 ) -> ExitCode:
     """Enqueue the jobs of schedules when their time has come.
 
@@ -40,8 +44,10 @@ def scheduler(
     from queue_workflows.roles.scheduler.scheduler import SchedulerOptions
 
     run_as_child_if_pid1()
-    log_to_stderr(debug=invocation.debug)
-    settings = effective_settings({"host_label": host_label})
+    settings = effective_settings(
+        {"host_label": host_label, "log_level": log_level, "log_format": log_format}
+    )
+    log_to_stderr(invocation, settings, is_of_apps=True)
     options = SchedulerOptions(
         once=once,
         app=invocation.app or settings.app,

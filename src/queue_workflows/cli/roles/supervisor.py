@@ -13,7 +13,8 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.roles.worker import worker
-from queue_workflows.cli.shared.logs import log_to_stderr
+from queue_workflows.cli.shared.log_options import log_options
+from queue_workflows.cli.shared.logs import log_arguments, log_to_stderr
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
@@ -150,6 +151,7 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     show_default=True,
     help="Keep a worker ready to take the place of one that dies; it costs memory only, and is not for gpu.",
 )
+@log_options
 @click.pass_obj
 def supervisor(
     invocation: Invocation,
@@ -161,6 +163,8 @@ def supervisor(
     host_label: str | None,
     grace: float | None,
     spare: bool,
+    log_level: str | None,
+    log_format: str | None,
 ) -> ExitCode:
     """Start workers, watch them, replace those that end.
 
@@ -178,8 +182,10 @@ def supervisor(
         )
     run_as_child_if_pid1()
     bound_to_launcher()
-    log_to_stderr(debug=invocation.debug)
-    settings = effective_settings({"host_label": host_label, "grace_s": grace})
+    settings = effective_settings(
+        {"host_label": host_label, "grace_s": grace, "log_level": log_level, "log_format": log_format}
+    )
+    log_to_stderr(invocation, settings)
     if settings.hook_dirs:
         hide_memory()
     for spec in workers.specs:
@@ -207,13 +213,13 @@ def commands(
     invocation: Invocation, settings: Settings, grace: float | None = None
 ) -> Callable[[Spec], list[str]]:
     """How each process is started: what stood before our command stands before its own too."""
-    above = list(before_the_command(invocation))
+    above, log = list(before_the_command(invocation)), log_arguments(settings)
     beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
 
     def command_for(spec: Spec) -> list[str]:
         if isinstance(spec, RoleSpec):
-            return own_command([*above, spec.name, *spec.options])
-        return own_command([*above, "worker", "--queue", spec.queue, *beside, *spec.options])
+            return own_command([*above, spec.name, *log, *spec.options])
+        return own_command([*above, "worker", "--queue", spec.queue, *beside, *log, *spec.options])
 
     return command_for
 

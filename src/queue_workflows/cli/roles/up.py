@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -15,6 +16,8 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.page.web import page_beside
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
+from queue_workflows.cli.shared.log_lines import painted
+from queue_workflows.cli.shared.log_options import JSON, log_options
 from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import say
 from queue_workflows.config import check_known_queue, current_config, effective_settings
@@ -59,8 +62,17 @@ _COLOURS: Final = (
     metavar="PORT",
     help="The page's port; else 8427, or a free one if that is taken.",
 )
+@log_options
 @click.pass_obj
-def up(invocation: Invocation, *, workers: Workers, no_web: bool, web_port: int | None) -> ExitCode:
+def up(
+    invocation: Invocation,
+    *,
+    workers: Workers,
+    no_web: bool,
+    web_port: int | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> ExitCode:
     """Migrate the database, then run an orchestrator, a scheduler and workers until Ctrl-C; for development.
 
     Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
@@ -69,7 +81,7 @@ def up(invocation: Invocation, *, workers: Workers, no_web: bool, web_port: int 
     """
     run_as_child_if_pid1()
     bound_to_launcher()
-    settings = effective_settings()
+    settings = effective_settings({"log_level": log_level, "log_format": log_format})
     if settings.hook_dirs:
         hide_memory()
     if workers.each is not None:
@@ -85,8 +97,9 @@ def up(invocation: Invocation, *, workers: Workers, no_web: bool, web_port: int 
         say(f"{database.redacted}: {_revisions(len(applied))}")
         say(f"running {', '.join(names)}; Ctrl-C stops them all")
         say(_next(invocation))
-        prefixed = Prefixed([OURSELVES, *names], stdout_terminal())
-        log_to_stderr(debug=invocation.debug, handler=_Handler(prefixed))
+        is_json = settings.log_format == JSON
+        prefixed = Prefixed([OURSELVES, *names], stdout_terminal(), is_json=is_json)
+        log_to_stderr(invocation, settings, handler=_Handler(prefixed))
         with (
             nullcontext() if no_web else page_beside(database, port=web_port) as page,
             MergedLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log,
@@ -128,7 +141,9 @@ class Prefixed:
     Others than the `names` may come later, as a janitor does.
     """
 
-    def __init__(self, names: list[str], terminal: Terminal) -> None:
+    def __init__(self, names: list[str], terminal: Terminal, *, is_json: bool = False) -> None:
+        """With `is_json` each line is an object, with its `role` in it; of other text it is the message."""
+        self._is_json = is_json
         self._width = max(map(len, names))
         self._terminal = terminal
         self._prefixes: dict[str, str] = {}
@@ -140,8 +155,11 @@ class Prefixed:
         """One line, whole; it raises when nobody reads."""
         encoding = sys.stdout.encoding or "utf-8"
         with self._guard:
-            text = f"{self._prefix(name)} {line}\n".encode(encoding, "replace").decode(encoding)
-            sys.stdout.write(text)
+            if self._is_json:
+                told = _with_role(name, line)
+            else:
+                told = f"{self._prefix(name)} {painted(line, self._terminal)}"
+            sys.stdout.write(f"{told}\n".encode(encoding, "replace").decode(encoding))
             sys.stdout.flush()
 
     def _prefix(self, name: str) -> str:
@@ -149,6 +167,17 @@ class Prefixed:
             colour = _COLOURS[len(self._prefixes) % len(_COLOURS)]
             self._prefixes[name] = self._terminal.paint(f"{padded(name, self._width)} |", fg=colour)
         return self._prefixes[name]
+
+
+def _with_role(name: str, line: str) -> str:
+    """The object that a line is, or one around what somebody printed."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        told = {"message": line}
+    return json.dumps({"role": name, **told}, ensure_ascii=False)
 
 
 class _Handler(logging.Handler):

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.log_options import log_options
 from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import Seconds, schema_wait_option
 from queue_workflows.errors import ExitCode
@@ -67,6 +68,7 @@ def _checked_background(ctx: click.Context, _option: click.Parameter, most: int 
 @schema_wait_option()
 @probe_options("worker")
 @click.option("--exit-when-off", is_flag=True, help="End with status 77 when switched off, do not wait.")
+@log_options
 @click.pass_obj
 def worker(
     invocation: Invocation,
@@ -85,6 +87,8 @@ def worker(
     health: tuple[str, int] | None,
     health_file: Path | None,
     exit_when_off: bool,
+    log_level: str | None,
+    log_format: str | None,
 ) -> ExitCode:
     """Claim jobs of a queue and run them until told to stop: hooks and ingest jobs several at once.
 
@@ -100,7 +104,6 @@ def worker(
     from queue_workflows.roles.worker.process import run_worker
 
     run_as_child_if_pid1()
-    log_to_stderr(debug=invocation.debug)
     options = WorkerOptions(
         queue=check_known_queue(queue),
         concurrency=concurrency,
@@ -115,7 +118,10 @@ def worker(
         health=health,
         health_file=health_file,
     )
-    settings = effective_settings({"host_label": host_label})
+    settings = effective_settings(
+        {"host_label": host_label, "log_level": log_level, "log_format": log_format}
+    )
+    log_to_stderr(invocation, settings, is_of_apps=True)
     if not is_called():
         return ExitCode.DONE
     with Database.open(invocation.db_url, role=f"worker:{queue}", settings=settings) as database:

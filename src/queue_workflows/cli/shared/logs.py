@@ -1,13 +1,20 @@
-"""What a role says of itself on stderr, unless the host app has set up logging of its own."""
+"""What a role and its jobs write on stderr, unless the host app has set up logging of its own."""
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from contextlib import suppress
 
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.log_lines import JsonLines, TextLines, painted
+from queue_workflows.cli.shared.log_options import JSON
 from queue_workflows.db.connections.descriptors import Descriptors
+from queue_workflows.drawing.terminal import Terminal
+from queue_workflows.engine.execution.log_fields import JobLogFilter
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.settings import Layer, Settings
 
 
 class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -19,6 +26,7 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def __init__(self) -> None:
         super().__init__()
+        self._terminal = Terminal.of(self.stream, os.environ)
         try:
             self._own = os.dup(2)
         except OSError:
@@ -33,7 +41,7 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
         try:
-            line = self.format(record) + self.terminator
+            line = painted(self.format(record), self._terminal) + self.terminator
         except Exception as unsaid:
             line = f"{record.levelname} {record.name}: a line of the log raised {type(unsaid).__name__}\n"
         if self._is_streams is not None and not self._is_streams.are_ours():
@@ -57,20 +65,67 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
                 os.write(self._own, line.encode("utf-8", "backslashreplace"))
 
 
-def log_to_stderr(*, debug: bool = False, handler: logging.Handler | None = None) -> None:
-    """One line an event, with UTC time and pid; a host app that set up the root logger keeps that.
+def log_arguments(settings: Settings) -> list[str]:
+    """What our own command line said of the log, for the processes that we start; they know all else."""
+    said = [name for name in ("log_level", "log_format") if settings.layer_of(name) is Layer.ARGUMENT]
+    return [word for name in said for word in (f"--{name.replace('_', '-')}", str(getattr(settings, name)))]
 
-    With a handler it goes there instead.
+
+def log_to_stderr(
+    invocation: Invocation,
+    settings: Settings,
+    *,
+    handler: logging.Handler | None = None,
+    is_of_apps: bool = False,
+    everyday: bool = True,
+) -> None:
+    """Write the log as the settings say, unless the host app has set up its root logger: that stays as it is.
+
+    To stderr, or to the handler. `is_of_apps` has the app's loggers at the same level as ours; without
+    `everyday` it begins at warnings, unless somebody asked for more.
     """
-    ours = logging.getLogger("queue_workflows")
-    if ours.level == logging.NOTSET:
-        ours.setLevel(logging.DEBUG if debug else logging.INFO)
-    if logging.getLogger().handlers or ours.handlers:
+    root, ours = logging.getLogger(), logging.getLogger("queue_workflows")
+    is_asked = settings.layer_of("log_level") is not Layer.DEFAULT
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    if not everyday and not is_asked:
+        level = logging.WARNING
+    if ours.level == logging.NOTSET or is_asked:
+        ours.setLevel(logging.DEBUG if invocation.debug else level)
+    if root.handlers or ours.handlers:
         return
-    formatter = logging.Formatter(
-        "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
-    )
-    formatter.converter = time.gmtime
+    if is_of_apps and (is_asked or root.level == logging.WARNING):
+        root.setLevel(level)
+        # It tells of each step that it takes in a database of ours.
+        if logging.getLogger("alembic").level == logging.NOTSET:
+            logging.getLogger("alembic").setLevel(max(level, logging.WARNING))
+    redactor = Redactor(_secrets(invocation, settings))
     handler = handler or StderrHandler()
-    handler.setFormatter(formatter)
-    ours.addHandler(handler)
+    handler.setFormatter(JsonLines(redactor) if settings.log_format == JSON else TextLines(redactor))
+    handler.addFilter(JobLogFilter())
+    handler.addFilter(_is_ours_to_write)
+    root.addHandler(handler)
+
+
+def _secrets(invocation: Invocation, settings: Settings) -> list[str]:
+    """The passwords of the configured databases, wherever a line may have them."""
+    urls = [url for url in (invocation.db_url, settings.db_url, settings.direct_db_url) if url]
+    if not urls:
+        return []
+    from queue_workflows.db.connections.dsn import parse_dsn, secrets_of
+
+    found: list[str] = []
+    for url in urls:
+        # What is wrong with it is said where it is used.
+        with suppress(ConfigurationError):
+            found += secrets_of(parse_dsn(url))
+    return found
+
+
+def _is_ours_to_write(record: logging.LogRecord) -> bool:
+    """Whether the host app has given no handler to this logger, which writes the line already."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger.parent is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return False
+        logger = logger.parent
+    return True

@@ -58,6 +58,13 @@ _TOKENS: Final = re.compile(
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r")"
 )
+# Each text that a shape or a token matches has one of these in it; to look for them takes a hundredth of the
+# time. With letters beyond ASCII it is not that simple, as some of them count as these.
+_SIGNS: Final = (
+    *("@", "pass", "pwd", "secret", "key", "credential", "sig", "authorization", "cookie", "bearer", "token"),
+    *("akia", "asia", "aroa", "aida", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"),
+    *("npm_", "hf_", "pypi-", "xox", "sk-", "k_live_", "k_test_", "aiza", "eyj"),
+)
 
 
 class Redactor:
@@ -73,6 +80,10 @@ class Redactor:
         """The text with its secrets masked."""
         if self._literal is not None:
             text = self._literal.sub(MASK, text)
+        if text.isascii():
+            plain = text.lower()
+            if not any(sign in plain for sign in _SIGNS):
+                return text
         for shape in _SHAPES:
             text = shape.sub(rf"\1{MASK}", text)
         return _TOKENS.sub(MASK, text)

@@ -15,6 +15,7 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.executor import EventLoop, Loop
 from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.execution.log_fields import bind_child_threads
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
@@ -206,6 +207,7 @@ def _work(
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
         guardian.damage.follow_threads()
+        bind_child_threads()
         guardian.start()
         report.look = lambda: judge(
             guardian.pulse(),
@@ -226,6 +228,7 @@ def _work(
         try:
             worker = _worker_of(parts, is_concurrent=is_concurrent)
             status = worker.run()
+            guardian.job_log.say_counted()
         except Exception as exc:
             guardian.damage.leave_if_at_fault(exc)
             raise

@@ -20,10 +20,11 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.execution.log_fields import at_hand
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.processes.lease_timer import boottime
-from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
@@ -45,6 +46,7 @@ class Worker(WorkerBase):
             leftovers=parts.leftovers(is_concurrent=False),
         )
         self._suspects_turn = SuspectsTurn(parts.rng)
+        self._job_log = parts.guardian.job_log
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -126,7 +128,10 @@ class Worker(WorkerBase):
             if self._listener.must_look_again():
                 # A transaction that inserted before we advertised may commit without a wake.
                 timeout, pause = min(timeout, pause), pause * 2
-            timeout = min(timeout, self._lifecycle.tidy())
+            now = time.monotonic()
+            if now >= self._job_log.due:
+                self._job_log.say_counted()
+            timeout = min(timeout, self._lifecycle.tidy(), self._job_log.due_in(now))
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
             elif wake.reason != "interrupted":
@@ -140,8 +145,13 @@ class Worker(WorkerBase):
         held = self._holdings.get(job.id)
         has_run, ending = False, None
         try:
-            ending = self._run_job(held)
+            at_hand.set(held)
+            try:
+                ending = self._run_job(held)
+            finally:
+                at_hand.set(None)
             has_run = True
+            held.ended = time.monotonic()
             self._guardian.jobs_done += held.counts
             if ending is not None:
                 return self._end(held, ending)
@@ -153,9 +163,13 @@ class Worker(WorkerBase):
             if not has_run:
                 ending = self._job_runner.not_run(job, held.ctx)
             self._worker_connection.recover([ending] if ending else [])
+            if ending is not None:
+                self._job_log.ended_one(held, ending, ending.status)
         except (psycopg.Error, QwfError) as exc:
             held.is_ending = True
             self._worker_connection.recover_refused(held, exc)
+            if held.ending is not None:
+                self._job_log.ended_one(held, held.ending, held.ending.status)
         self._holdings.drop(held)
         return None
 
@@ -172,11 +186,15 @@ class Worker(WorkerBase):
         elif self._is_at_once():
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
-            lost = self._worker_connection.claim_session().end([ending]).lost
+            ended = self._worker_connection.claim_session().end([ending])
             self._holdings.drop(held)
-        if lost:
-            self._guardian.lost.found_at_end(job)
+        self._tell(held, ending, ended)
         return None
+
+    def _tell(self, held: HeldJob, ending: Ending, ended: Ended) -> None:
+        if ended.lost:
+            self._guardian.lost.found_at_end(held.job)
+        self._job_log.ended_one(held, ending, ended.statuses.get(held.job.id))
 
     def _is_at_once(self) -> bool:
         """Whether the next claim goes with this end: nothing else is to be asked, and it is of any job."""
@@ -199,6 +217,5 @@ class Worker(WorkerBase):
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
             self._holdings.drop(held)
-        if ended.lost:
-            self._guardian.lost.found_at_end(held.job)
+        self._tell(held, ending, ended)
         return following

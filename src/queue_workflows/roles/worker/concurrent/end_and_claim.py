@@ -80,6 +80,7 @@ class EndAndClaim:
         self.unwritten: list[HeldJob] = []
         self._taking = taking
         self._guardian = parts.guardian
+        self._job_log = parts.guardian.job_log
         self._holdings = parts.guardian.holdings
         self._kept = parts.guardian.terms.kept
         self._marks = parts.marks
@@ -147,6 +148,7 @@ class EndAndClaim:
                 accepted = self._worker_connection.claim_session().end(endings)
                 self._guardian.exchange([], ended)
             self._count(ended, accepted)
+            self._job_log.ended(ended, accepted.statuses)
         except _FAILED as exc:
             self._failed(exc, ended)
             return
@@ -236,6 +238,7 @@ class EndAndClaim:
         self._count(unread.ended, unread.accepted)
         unread.has_begun = True
         self._taking.taken(claimed, alone=unread.alone)
+        self._job_log.ended(unread.ended, unread.accepted.statuses)
         if not unread.asked.is_full and any(
             ending.status is JobStatus.QUEUED for ending in unread.asked.endings
         ):
@@ -286,6 +289,7 @@ class EndAndClaim:
             self._marks.unsure()
         with self._guardian.claiming:
             self._guardian.exchange([], ended)
+        self._job_log.ended(ended, {each.fence.job_id: each.status for each in _endings_of(ended)})
         self._guardian.jobs_done += sum([held.counts for held in ended])
 
 

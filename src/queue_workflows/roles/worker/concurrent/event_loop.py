@@ -12,16 +12,14 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from typing import Any
 
 from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.execution.log_fields import at_hand
 from queue_workflows.engine.outcomes import Outcome, Stop
 
 _log = logging.getLogger(__name__)
-
-# Which job a thread, or a task on the loop and the tasks that it starts, is at.
-at_hand: ContextVar[HeldJob | None] = ContextVar("queue_workflows_job_at_hand", default=None)
 
 
 class SharedLoop:

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
-from queue_workflows.roles.worker.concurrent.event_loop import at_hand
+from queue_workflows.engine.execution.log_fields import at_hand
 
 _log = logging.getLogger(__name__)
 

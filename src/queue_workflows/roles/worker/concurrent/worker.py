@@ -69,6 +69,7 @@ class ConcurrentWorker(WorkerBase):
             leftovers=parts.leftovers(is_concurrent=True) if parts.hooks is None else None,
         )
         self._settings = parts.settings
+        self._job_log = parts.guardian.job_log
         self._side_connection = parts.side_connection
         self.job_threads = JobThreads(
             parts.options.concurrency,
@@ -106,6 +107,8 @@ class ConcurrentWorker(WorkerBase):
         """One round: at most one statement, or a wait."""
         self._guardian.main_at = now = time.monotonic()
         self._gather(now)
+        if now >= self._job_log.due:
+            self._job_log.say_counted()
         may_claim = self._lifecycle.may_claim()
         if self._exchange.must_read or not may_claim or self._has_another_question(now):
             self._exchange.read()
@@ -263,6 +266,7 @@ class ConcurrentWorker(WorkerBase):
         give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None:
             timeout = min(timeout, give_back_at - now)
+        timeout = min(timeout, self._job_log.due_in(now))
         self._await(timeout)
 
     def _idle_for(self, now: float) -> float:

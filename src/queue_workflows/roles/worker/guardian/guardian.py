@@ -59,6 +59,7 @@ from queue_workflows.roles.worker.guardian.process_end import FLUSH_S, ProcessEn
 from queue_workflows.roles.worker.guardian.stop_requests import StopRequests
 from queue_workflows.roles.worker.guardian.stop_signals import StopSignals
 from queue_workflows.roles.worker.guardian.verdicts import Judge
+from queue_workflows.roles.worker.job_log import JobLog
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 from queue_workflows.telemetry.provider import flush
@@ -148,6 +149,7 @@ class Guardian:
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
         self.lost = LostLeases(self.holdings)
+        self.job_log = JobLog()
         self._leases = LeaseWatch(
             identity,
             settings,
@@ -267,6 +269,7 @@ class Guardian:
         It must hold nothing but what it gives back by `last`, which is done at the very last moment.
         """
         end_children()
+        self.job_log.say_counted(at_last=True)
         if not self.holdings.all():
             flush(FLUSH_S)
         if self.stop_signals.hand_over() or self.stopping is not None:
@@ -421,6 +424,7 @@ class Guardian:
     def leave(self, status: int, last: Callable[[], None] = _nothing) -> NoReturn:
         """End the process; `last` is the last that it does."""
         try:
+            self.job_log.say_counted(at_last=True)
             self._farewell(lets_go=last is _nothing)
         finally:
             leave_process(status, last)

@@ -34,6 +34,7 @@ from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.roles.worker.guardian.last_message import begins_again, last_message
 from queue_workflows.roles.worker.guardian.lease_watch import MAIN_PATIENCE_S
 from queue_workflows.roles.worker.guardian.verdicts import Action, Judge, Ruling
+from queue_workflows.roles.worker.job_log import JobLog
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Guarding(Protocol):
     claiming: FairMutex
     stopping: int | None
     jobs_done: int
+    job_log: JobLog
 
     def connected(self) -> psycopg.Connection[Any]:
         """The connection of the guardian."""
@@ -161,6 +163,9 @@ class ProcessEnd:
             self._write([each for each in accepted if not begins_again(each)], is_counted=is_told)
             given_back = [each for each in accepted if begins_again(each)]
             last = last_message(guardian.terms, guardian.connected(), given_back)
+            for (one, _), ending in zip(outcomes, endings, strict=True):
+                if ending is not None and is_told:
+                    guardian.job_log.ended_one(one, ending, ending.status)
         except DATABASE_FAILED as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
             guardian.leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
