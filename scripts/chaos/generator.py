@@ -203,7 +203,7 @@ def _settings(make: _Maker) -> dict[str, str]:
         "QWF_STALL_TIMEOUT_S": "0.6",
         "QWF_MAX_ATTEMPTS": "2",
         "QWF_BACKOFF_S": "0.05",
-        "QWF_BACKOFF_JITTER_S": "0.05",
+        "QWF_BACKOFF_JITTER": "0.05",
         "QWF_MAX_CRASHES": "2",
         "QWF_DISPATCH_BACKOFF_S": "0.1",
         "QWF_CONNECT_TIMEOUT_S": "2",

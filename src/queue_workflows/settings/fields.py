@@ -73,6 +73,10 @@ def _seconds(default: float, at_least: float, at_most: float, why: str) -> Any:
     return Field(default, ge=at_least, le=at_most, allow_inf_nan=False, description=why)
 
 
+def _share(default: float, why: str) -> Any:
+    return Field(default, ge=0, le=1, allow_inf_nan=False, description=why)
+
+
 def _whole(default: int, at_least: int, at_most: int, why: str) -> Any:
     return Field(default, ge=at_least, le=at_most, description=why)
 
@@ -213,7 +217,7 @@ class Settings(BaseSettings):
 
     max_attempts: int = _whole(3, 1, 1000, "Counted failures that end a job.")
     backoff_s: float = _seconds(60, 0, 30 * DAY_S, "The first delay before a retry; doubled each time.")
-    backoff_jitter_s: float = _seconds(15, 0, DAY_S, "At most this much, at random, is added to each delay.")
+    backoff_jitter: float = _share(0.2, "At most this share of each delay, at random, is added to it.")
     max_crashes: int = _whole(3, 1, 1000, "Workers that a job may kill before it ends as failed.")
     single_job_processes: int = _whole(
         16, 1, 1000, "How many processes of one job each a supervisor may have in place of crashed workers."

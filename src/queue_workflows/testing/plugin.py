@@ -10,6 +10,8 @@ workers.
     qwf_engine        module    a SQLAlchemy engine on that
     qwf_session       function  a SQLAlchemy Session on that
     qwf_conn          function  a psycopg connection to that
+    qwf_jobs          function  the helpers of `queue_workflows.testing` on that, emptied before the test
+    qwf_async_jobs    function  the same helpers for async tests
     qwf_new_database  function  `qwf_new_database(template=True)` makes another, `False` an empty one
     qwf_role_suffix   session   ends the names of the roles that tests make, which are dropped with the run
 """
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from queue_workflows.testing.choice import Choice
     from queue_workflows.testing.runs import Run
     from queue_workflows.testing.servers import QwfServer
+    from queue_workflows.testing.tester import AsyncJobTester, JobTester
 
 _RUN: pytest.StashKey[tuple[Run, AbstractContextManager[Run] | None]] = pytest.StashKey()
 _CHOICE: pytest.StashKey[Choice] = pytest.StashKey()
@@ -178,3 +181,20 @@ def qwf_conn(_qwf_database: Database) -> Generator[psycopg.Connection[Any]]:
         yield connection
     finally:
         connection.close()
+
+
+@pytest.fixture
+def qwf_jobs(_qwf_database: Database) -> Iterator[JobTester]:
+    """Asserts what is enqueued and runs it here; the file's database has no jobs and no runs at first."""
+    from queue_workflows.testing.tester import job_tester
+
+    with job_tester(_qwf_database) as tester:
+        yield tester
+
+
+@pytest.fixture
+def qwf_async_jobs(qwf_jobs: JobTester) -> AsyncJobTester:
+    """`qwf_jobs` for async tests: each of its methods is awaited."""
+    from queue_workflows.testing.tester import AsyncJobTester
+
+    return AsyncJobTester(qwf_jobs)

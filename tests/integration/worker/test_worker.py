@@ -82,7 +82,7 @@ def test_once_and_max_jobs(qwf_dsn, jobs):
 def test_a_failure_is_counted_and_tried_again_later(qwf_dsn, jobs):
     """An exception costs one of max_attempts; the last one ends the job as failed, with every error kept."""
     job = enqueue(jobs, "fails", reason="first", max_attempts=2, backoff_s=0.0)
-    with running_worker(qwf_dsn, QWF_BACKOFF_JITTER_S="0"):
+    with running_worker(qwf_dsn, QWF_BACKOFF_JITTER="0"):
         until(is_in(jobs, job, "failed"))
     row = jobs.fetch(job)
     assert (row.failures, row.attempt) == (2, 2)

@@ -107,7 +107,7 @@ def test_a_session_that_crashes_begins_anew_with_what_works_with_it(stage: Stage
         "shot__40_shot_sh": ("waiting", "session_lost"),
         "late__60_late_sh": ("waiting", None),
     }
-    with stage.worker("--concurrency", "2", QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker("--concurrency", "2", QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: at_work(stage, run_id))
         os.kill(int(stage.file(run_id, "browser/up").read_text()), signal.SIGKILL)
         stage.until(lambda: stage.jobs()[OPEN] == ("running", 2) and of_the_nodes(stage) == waiting)
@@ -138,7 +138,7 @@ def test_a_session_that_ends_with_its_worker_begins_anew_on_the_next(
 def test_a_loss_that_no_orchestrator_has_seen_is_acted_upon_by_the_next(stage: Stage) -> None:
     """It is in the outbox from the statement on that takes the session back."""
     run_id = archive(stage)
-    with stage.worker("--concurrency", "2", QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker("--concurrency", "2", QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: at_work(stage, run_id))
         os.kill(int(stage.file(run_id, "browser/up").read_text()), signal.SIGKILL)
         # Nobody dispatches here, so all of this happens before anybody hears of the loss.

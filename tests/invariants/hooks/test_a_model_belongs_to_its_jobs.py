@@ -78,7 +78,7 @@ def test_a_killed_loader_leaves_its_job_to_the_next(studio: ModelStudio) -> None
         victim.wait()
     studio.jobs.lapse(job)
     studio.let_go("loading-a")
-    with studio.worker(QWF_BACKOFF_S="0", QWF_BACKOFF_JITTER_S="0") as stalled:
+    with studio.worker(QWF_BACKOFF_S="0", QWF_BACKOFF_JITTER="0") as stalled:
         assert stalled.wait(150) == 76
     assert studio.jobs.seen(job, "attempt", "failures") == (2, 1)
     assert [entry["kind"] for entry in studio.jobs.row(job)["errors"]][-1] == "stall"

@@ -48,7 +48,7 @@ def test_a_retry_waits_for_a_hook_that_runs_alone(stage: Stage) -> None:
     stage.put("a/on_Page__10_a.sh", *again, **AT_ONCE)
     stage.put("b/on_Page__20_b.sh", "touch inside", UNTIL.format("../go"), "rm inside")
     run_id = stage.start()
-    with stage.worker("--concurrency", "4", QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker("--concurrency", "4", QWF_BACKOFF_JITTER="0"):
         # Or the other one for the retry, where that comes first.
         hooks = "on_Page__10_a.sh", "on_Page__20_b.sh"
         stage.until(lambda: len(stage.jobs()) == 2 and any(stood_aside(stage, hook) for hook in hooks))
@@ -64,7 +64,7 @@ def test_a_hook_that_runs_alone_waits_for_a_retry(stage: Stage) -> None:
     stage.put("c/on_Page__30_c.sh", UNTIL.format("../a/inside"))
     stage.put("b/on_Page__50_b.sh", "[ -e ../a/inside ] && touch beside", "exit 0")
     run_id = stage.start()
-    with stage.worker("--concurrency", "4", QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker("--concurrency", "4", QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: stood_aside(stage, "on_Page__50_b.sh") if len(stage.jobs()) == 3 else False)
         stage.file(run_id, "go").touch()
         stage.until(lambda: stage.status(run_id) == "completed")
@@ -131,7 +131,7 @@ def test_a_later_attempt_never_writes_over_what_an_earlier_one_stored(stage: Sta
         "a/on_Page__20_b.sh", 'echo "$QWF_ATTEMPT" > page', "cat other", '[ "$QWF_ATTEMPT" = 2 ]', **AT_ONCE
     )
     run_id = stage.start()
-    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker(QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.file(run_id, "a/page").read_text() == "2\n"
     kept = stage.file(run_id, ".attempts/a")

@@ -209,7 +209,7 @@ def test_its_own_timeout_is_a_failure_unless_its_plugin_says_otherwise(stage: St
     )
     stage.put("last/on_Page__90_last.sh", "true")
     run_id = stage.start()
-    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker(QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.jobs()["on_Page__00_slow.bg.sh"] == ("completed", 2 if at_timeout == "fail" else 1)
 

@@ -157,7 +157,7 @@ def test_nothing_begins_beside_a_listener_whose_first_attempt_failed(stage: Stag
     stage.put(f"listen/{FIRST}", "test -e up")
     stage.put(f"last/{LAST}", "test -e ../listen/up")
     run_id = stage.start()
-    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker(QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.jobs() == {LISTEN: ("completed", 2), FIRST: ("completed", 1), LAST: ("completed", 1)}
 

@@ -74,7 +74,7 @@ def test_every_way_in_which_a_hook_may_end(stage: Stage) -> None:
     )
     stage.put("z/on_Page__20_later.sh", "ls ../a > seen")
     run_id = stage.start(url="https://example.org/ x", tags=["a", "b"], enable_js=True)
-    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker(QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: stage.status(run_id) == "failed")
     assert stage.jobs() == {
         "on_Page__10_ok.sh": ("completed", 1),

@@ -35,7 +35,7 @@ def test_ends_and_words_are_taken_as_they_were_meant(stage: Stage) -> None:
     stage.put("e/on_Page__14_soft.sh", result("failed", "no title"))
     stage.put("f/on_Page__15_config.sh", 'echo "$*" > args')
     run = stage.start(config={"F_SIZE": [1]})
-    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+    with stage.worker(QWF_BACKOFF_JITTER="0"):
         stage.until(lambda: stage.status(run) == "failed")
     assert stage.jobs() == {
         "on_Page__10_none.sh": ("completed", 1),

@@ -47,7 +47,7 @@ def test_each_try_looks_again(floor: Floor, run: RunRows, nodes: Jobs) -> None:
     """What failed for what it saw may succeed with what it sees then; the row keeps the reference."""
     inputs = {"ok": {"$from": "plan.ok"}}
     job = run.job("cut", "picky", inputs, max_attempts=1_000, backoff_s=0)
-    with floor.worker("--queue", "cpu", QWF_BACKOFF_JITTER_S="0"):
+    with floor.worker("--queue", "cpu", QWF_BACKOFF_JITTER="0"):
         until(lambda: nodes.seen(job, "failures") > (1,))
         run.now_has("plan", {"ok": True})
         until(lambda: nodes.seen(job, "status") == ("completed",))

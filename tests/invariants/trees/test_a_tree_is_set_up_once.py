@@ -25,7 +25,7 @@ OPEN, MADE, TIDY = "on_SiteSetup__10_open.bg.sh", "on_SiteSetup__20_made.sh", "o
 PAGE, PAGE_END, HEAR = "on_Page__10_page.sh", "on_PageEnd__10_tidy.sh", "on_Page__05_hear.bg.sh"
 URL = 'for given in "$@"; do case $given in --url=*) url=${given#--url=http://site.test/} ;; esac; done'
 ALIVE = "kill -0 $(cat $ROOT/browser/up)"
-SOON = {"QWF_BACKOFF_JITTER_S": "0"}
+SOON = {"QWF_BACKOFF_JITTER": "0"}
 
 
 def found(*pages: int) -> str:

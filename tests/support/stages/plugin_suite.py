@@ -42,7 +42,7 @@ SETTINGS = {
     "CHROME_SANDBOX": "false" if os.geteuid() == 0 else "true",
     # What a killed worker held is begun again so soon.
     "QWF_LEASE_S": "5",
-    "QWF_BACKOFF_JITTER_S": "0",
+    "QWF_BACKOFF_JITTER": "0",
 }
 
 

@@ -23,6 +23,7 @@ from queue_workflows.settings import (
 
 ROOT = Path(__file__).parents[3]
 GOOD = {
+    "backoff_jitter": "0.5",
     "db_url": "postgresql://u:secret@h/d",
     "direct_db_url": "host=/tmp dbname=d",
     "listen": "off",
@@ -59,7 +60,7 @@ def test_defaults_of_the_design():
     settings = load()
     assert (settings.lease_s, settings.lease_for("gpu"), settings.lease_for("cpu")) == (30, 300, 30)
     assert (settings.poll_s, settings.max_attempts) == (1, 3)
-    assert (settings.backoff_s, settings.backoff_jitter_s) == (60, 15)
+    assert (settings.backoff_s, settings.backoff_jitter) == (60, 0.2)
     assert (settings.ingest_default_budget_s, settings.stale_heartbeat_s) == (3600, 30)
     assert (settings.stall_timeout_s, settings.container_prefix) == (120, "ai_leads-")
     assert (settings.db_url, settings.listen, settings.deadman) == (None, True, True)

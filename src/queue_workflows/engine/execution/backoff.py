@@ -52,10 +52,10 @@ def _no_rule(_task_name: str) -> DelayRule | None:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The engine's defaults: the first delay, and the most that chance adds to each; and the tasks' rules."""
+    """The engine's defaults: the first delay, and the share of it that chance adds, the tasks' rules."""
 
     backoff_s: float = 60.0
-    jitter_s: float = 15.0
+    jitter: float = 0.2
     of_task: Callable[[str], DelayRule | None] = _no_rule
 
     def delay_s(
@@ -64,15 +64,15 @@ class Backoff:
         """Seconds until the try after the `failures`-th counted failure; `chance` is from 0 to 1.
 
         The row's own first delay comes before the task's rule, and that before the default. A first delay
-        doubles with each failure, up to a day unless it begins longer. Jitter comes on top, so that jobs
-        which failed together do not come back together, and none before its backoff.
+        doubles with each failure, up to a day unless it begins longer. Jitter, a share of the delay, comes on
+        top, so that jobs which failed together do not come back together, and none before its backoff.
         """
         delay_s = None if own_backoff_s is not None else self._by_rule(task_name, failures)
         if delay_s is None:
             first = self.backoff_s if own_backoff_s is None else own_backoff_s
             doubled = math.ldexp(first, min(max(failures, 1) - 1, _DOUBLINGS))
             delay_s = min(doubled, max(LONGEST_BACKOFF_S, first))
-        return delay_s + chance * self.jitter_s
+        return delay_s * (1 + chance * self.jitter)
 
     def _by_rule(self, task_name: str | None, failures: int) -> float | None:
         """What the task says; a rule that fails must not keep the job's own failure from being stored."""

@@ -311,7 +311,7 @@ def current_tasks() -> TaskRegistry:
 
 def backoff_of(settings: Settings) -> Backoff:
     """When failed jobs run again: as their tasks say, else as the settings do."""
-    return Backoff(settings.backoff_s, settings.backoff_jitter_s, current_tasks().delay_rule)
+    return Backoff(settings.backoff_s, settings.backoff_jitter, current_tasks().delay_rule)
 
 
 def _work(fn: Callable[..., Any], label: str) -> Work:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
@@ -69,6 +70,19 @@ class _Kept:
 
 
 _kept = _Kept()
+# What a test has done after each enqueueing, on the caller's connection.
+_after_enqueueing: Callable[[Handle], object] | None = None
+
+
+@contextmanager
+def after_enqueueing(do: Callable[[Handle], object]) -> Iterator[None]:
+    """Have this done after each enqueueing of this process, in the caller's transaction; for tests."""
+    global _after_enqueueing  # noqa: PLW0603 - the public verbs are functions of the process
+    before, _after_enqueueing = _after_enqueueing, do
+    try:
+        yield
+    finally:
+        _after_enqueueing = before
 
 
 def current_limits() -> PayloadLimits:
@@ -136,6 +150,8 @@ def enqueue_ingest_job(
             traced.note(MESSAGE_ID, str(enqueued.id))
     if enqueued.created:
         count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task_name)])
+    if _after_enqueueing is not None:
+        _after_enqueueing(conn)
     return enqueued
 
 
@@ -156,6 +172,8 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
     if instruments() is not None:
         sent = zip(rows.values("queue"), rows.values("task_name"), enqueued, strict=True)
         count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task) for queue, task, each in sent if each.created])
+    if _after_enqueueing is not None:
+        _after_enqueueing(conn)
     return enqueued
 
 
