@@ -18,6 +18,7 @@ from queue_workflows.cli.shared.error_exit import PROGRAM, in_one_line, report, 
 from queue_workflows.cli.shared.lazy_group import Entry, LazyGroup
 from queue_workflows.cli.shared.notices import notices_on_stderr
 from queue_workflows.cli.shared.signals import Stops
+from queue_workflows.cli.version import version_line
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 from queue_workflows.host.processes import last_word
 
@@ -123,12 +124,7 @@ class RootGroup(LazyGroup):
 def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        click.echo(f"{PROGRAM} {version('queue-workflows')}")
-    except PackageNotFoundError:
-        click.echo(f"{PROGRAM} (not installed)")
+    click.echo(version_line())
     ctx.exit()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -45,7 +44,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.entries and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self.entries, n=1, cutoff=0.5)
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.entries, n=1, cutoff=0.5)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
         return super().resolve_command(ctx, args)
