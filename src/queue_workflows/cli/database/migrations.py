@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.database.serve import serve
+from queue_workflows.cli.database.serve import serve, stop
 from queue_workflows.cli.shared.operator import confirm, json_option
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.db import migrations
@@ -218,11 +218,12 @@ def url(invocation: Invocation, show_password: bool) -> None:
     """Print which database this set-up uses; where that was said goes to stderr."""
     with Database.open(invocation.db_url, role="cli", creates=False) as database:
         click.echo(database.dsn if show_password else redact_dsn(database.dsn))
-        fleeting = ", which runs only while something uses it: `qwf db serve` keeps it up"
+        fleeting = ", which runs only while something uses it, and a while longer: `qwf db serve` keeps it up"
         say(f"from {database.source}{fleeting if database.data_dir else ''}")
 
 
 db.add_command(serve)
+db.add_command(stop)
 
 
 @db.command()

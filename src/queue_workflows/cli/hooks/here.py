@@ -54,7 +54,7 @@ def run_here(
     os.environ[_HOOK_DIRS] = os.pathsep.join(str(place.absolute()) for place in places)
     settings = effective_settings()
     hide_memory()
-    with Database.open(invocation.db_url, role=_ROLE, settings=settings) as database:
+    with Database.open(invocation.db_url, role=_ROLE, settings=settings, lingers=False) as database:
         bootstrap(invocation.db_url)
         run_id = start(database)
         log_to_stderr(debug=invocation.debug)
