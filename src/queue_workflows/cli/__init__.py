@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 
 class Invocation(NamedTuple):
-    """What stood before the command: `ctx.obj` of every command."""
+    """What the options of every command said: `ctx.obj` of each."""
 
     db_url: str | None = None
     app: str | None = None
     debug: bool = False
+    quiet: bool = False

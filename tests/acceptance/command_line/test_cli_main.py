@@ -296,7 +296,11 @@ def test_no_command_shows_the_help_as_a_usage_error(qwf: Qwf) -> None:
     [
         (["docter"], "No such command 'docter'. Did you mean 'doctor'? — see `qwf --help`"),
         (["xyzzy"], "No such command 'xyzzy'. — see `qwf --help`"),
-        (["--dbb", "x"], "No such option '--dbb'."),
+        (["--dbb", "x"], "No such option '--dbb'. (Did you mean one of: '--db', '--debug'?)"),
+        (["run", "lst"], "No such command 'lst'. Did you mean 'list'? — see `qwf run --help`"),
+        (["db", "upgrad"], "No such command 'upgrad'. Did you mean 'upgrade'? — see `qwf db --help`"),
+        (["run", "start", "--wach", "x"], "No such option '--wach'. Did you mean '--watch'?"),
+        (["db", "current", "--quite"], "No such option '--quite'. Did you mean '--quiet'?"),
         (["probe"], "Missing argument 'WHAT'. — see `qwf probe --help`"),
         (["probe", "say", "--number", "x"], "'x' is not a valid integer. — see `qwf probe --help`"),
     ],
@@ -503,6 +507,32 @@ def test_the_host_apps_wiring_is_imported_first(qwf: Qwf, tmp_path: Path) -> Non
     assert qwf("probe", "say").stdout == "three\nshort\n"
     assert qwf("probe", "say", QWF_APP="two").stdout == "two\nshort\n"
     assert qwf("--app", "one", "probe", "say", QWF_APP="two").stdout == "one\nshort\n"
+
+
+def test_the_options_of_all_commands_may_stand_after_the_command(qwf: Qwf, tmp_path: Path) -> None:
+    """What stands nearer to the command counts; help neither lists them there nor imports the wiring."""
+    wiring(tmp_path, "one", "print('one')")
+    wiring(tmp_path, "two", "print('two')")
+    assert qwf("probe", "obj", "--db", "x", "--debug").stdout == "x None True\n"
+    assert qwf("--db", "y", "--debug", "probe", "obj", "--db", "x").stdout == "x None True\n"
+    assert qwf("probe", "--app", "one", "obj").stdout == "one\nNone one False\n"
+    assert qwf("--app", "two", "probe", "say", "--app", "one", QWF_APP="three").stdout == "one\nshort\n"
+    assert "Traceback" in qwf("probe", "bug", "--debug").stderr
+    assert "--db" not in qwf("probe", "--help", "--app", "nowhere").stdout
+    wanting = qwf("db", "url", "--db")
+    assert (wanting.returncode, one_line(wanting)[:32]) == (2, "Option '--db' requires an argume")
+    deeper = qwf("db", "url", "--db", "postgresql://h/d", "--app", "one")
+    assert (deeper.returncode, deeper.stdout) == (0, "one\npostgresql://h/d\n")
+
+
+def test_a_quiet_command_says_nothing_but_its_output_and_errors(qwf: Qwf) -> None:
+    """On either side of the command."""
+    url = ("db", "url", "--db", "postgresql://h/d")
+    assert qwf(*url).stderr == "from argument\n"
+    for ended in (qwf("--quiet", *url), qwf(*url, "--quiet")):
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "postgresql://h/d\n", "")
+    assert qwf("probe", "remark", "--quiet").stderr.count("using the one") == 0
+    assert "mend it" in one_line(qwf("--quiet", "probe", "ours"))
 
 
 @pytest.mark.parametrize(

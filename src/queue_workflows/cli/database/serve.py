@@ -7,6 +7,7 @@ import shlex
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.operator import say
 from queue_workflows.config import effective_settings, resolve_dsn
 from queue_workflows.db.connections.engine import acquire_embedded, stop_embedded
 from queue_workflows.errors import ConfigurationError, ExitCode
@@ -29,7 +30,7 @@ def serve(invocation: Invocation) -> ExitCode:
         with halt.on_signals():
             click.echo(server.dsn())
             look = shlex.join([server.program("psql"), server.dsn()])
-            click.echo(f"up until Ctrl-C; look into it with: {look}", err=True)
+            say(f"up until Ctrl-C; look into it with: {look}")
             while not halt.urgency:
                 if server.pid is None:
                     server.ensure_running()
@@ -46,7 +47,7 @@ def stop(invocation: Invocation) -> None:
     """
     _refuse_named(invocation, "stop")
     ran = stop_embedded(effective_settings())
-    click.echo("stopped" if ran else "it did not run", err=True)
+    say("stopped" if ran else "it did not run")
 
 
 def _refuse_named(invocation: Invocation, to: str) -> None:

@@ -1,4 +1,6 @@
-"""A click group that imports a command's module only when it runs, so that help and completion are quick."""
+"""Groups of commands: one that imports a command's module only when it runs, so that help is quick, and one
+that has its commands beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,22 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from queue_workflows.cli.shared.root_options import with_root_options
+
 
 class Entry(NamedTuple):
     """Where a command lives, `module:attribute`, and its line in the group's help."""
 
     target: str
     summary: str
+
+
+class CommandGroup(click.Group):
+    """A group whose commands take the options of `qwf` itself after their names too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return command and with_root_options(command)
 
 
 class LazyGroup(click.Group):
@@ -32,8 +44,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
+        return with_root_options(getattr(import_module(module), attribute))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
