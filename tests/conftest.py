@@ -111,13 +111,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def locks_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test, nor a process that it starts, takes locks where the programs of this machine meet.
+def nothing_of_this_run_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, nor a process that it starts, takes locks where the programs of this machine meet, or leaves a
+    server that waits for another user.
 
-    A test that is about that place says where it is.
+    A test that is about that place, or that wait, says where or how long it is.
     """
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QWF_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        patched.setenv("QWF_EMBEDDED_LINGER_S", "0")
         yield
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Invocation:
-    """What stood before the command: `ctx.obj` of every command."""
+class Invocation(NamedTuple):
+    """What the options of every command said: `ctx.obj` of each."""
 
     db_url: str | None = None
     app: str | None = None
     debug: bool = False
+    quiet: bool = False

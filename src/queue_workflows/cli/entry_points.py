@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """The console script `qwf`."""
     _end_silently()
+    if sys.argv[1:] == ["--version"]:
+        from queue_workflows.cli.version import print_and_exit
+
+        print_and_exit()
     from queue_workflows.cli.main import main as qwf
 
     qwf()

@@ -6,19 +6,19 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
-from importlib import import_module
 from typing import Final, NoReturn
 
 import click
 from click.shell_completion import shell_complete
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.error_exit import PROGRAM, in_one_line, report, wait_for_no_thread
+from queue_workflows.cli.shared.error_exit import PROGRAM, report, wait_for_no_thread
 from queue_workflows.cli.shared.lazy_group import Entry, LazyGroup
 from queue_workflows.cli.shared.notices import notices_on_stderr
+from queue_workflows.cli.shared.root_options import root_options
 from queue_workflows.cli.shared.signals import Stops
-from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
+from queue_workflows.cli.version import version_line
+from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
 
 COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
@@ -30,15 +30,9 @@ ALIASES: Final = {
     "queue-claim-worker": "worker",
     "queue-scheduler": "scheduler",
 }
-ASKS_FOR_HELP: Final = "queue_workflows.asks_for_help"
 # What a start imports lives as long as the process; at Python's own thresholds a fifth of a start is spent on
 # looking for rubbish in it.
 GC_THRESHOLDS: Final = (20_000, 20, 20)
-
-# What needs nothing of the host app.
-WITHOUT_APP: Final = ("completion", "run-job")
-# What has a protocol on standard output, in which nothing that the host app's wiring prints may come.
-SPEAKS_ON_STDOUT: Final = ("mcp",)
 
 ENTRIES: Final = {
     "up": Entry("queue_workflows.cli.roles.up:up", "Run everything in one terminal, for development."),
@@ -112,34 +106,17 @@ ENTRIES: Final = {
 }
 
 
-class RootGroup(LazyGroup):
-    """Remembers whether only help is asked for: that must work whatever state the host app is in."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ASKS_FOR_HELP] = "--help" in args
-        return super().parse_args(ctx, args)
-
-
 def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        click.echo(f"{PROGRAM} {version('queue-workflows')}")
-    except PackageNotFoundError:
-        click.echo(f"{PROGRAM} (not installed)")
+    click.echo(version_line())
     ctx.exit()
 
 
 @click.group(
-    cls=RootGroup, entries=ENTRIES, no_args_is_help=True, context_settings={"max_content_width": 100}
+    cls=LazyGroup, entries=ENTRIES, no_args_is_help=True, context_settings={"max_content_width": 100}
 )
-@click.option(
-    "--db", "db_url", metavar="URL", help="The database; else QWF_DB_URL, qwf.toml, or an embedded one."
-)
-@click.option("--app", metavar="MODULE", help="Import the host app's wiring first; else QWF_APP or qwf.toml.")
-@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
+@root_options
 @click.option(
     "--version",
     is_flag=True,
@@ -149,39 +126,13 @@ def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> 
     help="Show the version.",
 )
 @click.pass_context
-def cli(ctx: click.Context, db_url: str | None, app: str | None, debug: bool) -> None:
-    """A workflow engine in which one Postgres is the queue, the message bus and the record."""
-    ctx.obj = Invocation(db_url=db_url, app=app, debug=debug)
-    if ctx.invoked_subcommand in WITHOUT_APP or ctx.meta[ASKS_FOR_HELP]:
-        return
-    if app is None:
-        from queue_workflows.settings import load_settings
+def cli(ctx: click.Context) -> None:
+    """A workflow engine in which one Postgres is the queue, the message bus and the record.
 
-        app = load_settings().app
-    if app:
-        is_kept = ctx.invoked_subcommand in SPEAKS_ON_STDOUT
-        with redirect_stdout(sys.stderr) if is_kept else nullcontext():
-            import_app(app)
-
-
-def import_app(module: str) -> None:
-    """Import the host app's wiring, which calls `configure()`; it may lie in the current directory."""
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigurationError(
-            f"--app takes a module, not {module!r}", advice="write it as in an import, such as shop.wiring"
-        )
-    # As `python -m` does: a console script has its own directory there instead.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        import_module(module)
-    except QwfError:
-        raise
-    except (Exception, SystemExit) as exc:
-        raise ConfigurationError(
-            f"the host app's wiring {module} could not be imported: {in_one_line(exc)}",
-            advice="mend it, or name another with --app or QWF_APP; --debug shows the traceback",
-        ) from exc
+    The options may stand after the command too.
+    """
+    if ctx.obj is None:
+        ctx.obj = Invocation()
 
 
 def run(arguments: Sequence[str]) -> int:

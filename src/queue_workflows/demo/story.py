@@ -70,7 +70,7 @@ class _Made:
 
 def run_demo(dsn: str | None, stage: Stage) -> Outcome:
     """Run the whole story on the database that the settings name, or on the embedded server."""
-    with Database.open(dsn, role="demo") as database:
+    with Database.open(dsn, role="demo", lingers=False) as database:
         server = _version(database)
         stage.say(f"database  {server}, {database.redacted} ({database.source})")
         with database.engine.begin() as connection:

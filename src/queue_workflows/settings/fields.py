@@ -151,6 +151,12 @@ class Settings(BaseSettings):
         r"[A-Za-z_][A-Za-z0-9_.-]*\$?",
         "The system user that runs the embedded server when we are root, which Postgres refuses.",
     )
+    embedded_linger_s: float = _seconds(
+        60,
+        0,
+        DAY_S,
+        "How long the embedded server waits for another user after its last one; 0: it stops at once.",
+    )
 
     app: str | None = _text(
         None,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 from support.processes.commands import qwf_here
@@ -234,6 +235,55 @@ def test_version_names_the_program_and_a_version(qwf: Qwf) -> None:
     assert len(ended.stdout.split()) >= 2
 
 
+def test_the_version_is_said_before_the_command_line_is_loaded(tmp_path: Path) -> None:
+    """Of ours four modules, no click, and less than eight times the work of a Python that does nothing."""
+    asked = [sys.executable, "-m", "queue_workflows", "--version"]
+    trace = subprocess.run(
+        [asked[0], "-X", "importtime", *asked[1:]],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        cwd=tmp_path,
+        env=environ(),
+    )
+    assert trace.stdout.split()[0] == "qwf"
+    loaded = {line.rpartition("|")[2].strip() for line in trace.stderr.splitlines()}
+    assert {name for name in loaded if name.partition(".")[0] in {"queue_workflows", "click"}} == {
+        "queue_workflows",
+        "queue_workflows.cli",
+        "queue_workflows.cli.entry_points",
+        "queue_workflows.cli.version",
+    }
+    rounds = [(_work_of(asked), _work_of([sys.executable, "-c", "pass"])) for _ in range(9)]
+    of_ours, of_nothing = (median(each) for each in zip(*rounds, strict=True))
+    assert of_ours < 8 * of_nothing
+
+
+def _work_of(command: list[str]) -> float:
+    """The processor time of a command, which a busy machine hardly changes."""
+    nowhere = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(command[0], command, environ(), file_actions=nowhere)
+    _, status, used = os.wait4(pid, 0)
+    assert status == 0
+    return used.ru_utime + used.ru_stime
+
+
+def test_a_version_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """The short way hands over to the long one, which knows what to say."""
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "queue_workflows", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=150,
+            cwd=tmp_path,
+            env=environ(),
+        )
+    assert ended.returncode == ExitCode.CONFIGURATION
+    assert ended.stderr.startswith("qwf: the output could not be written: No space left on device")
+
+
 def test_no_command_shows_the_help_as_a_usage_error(qwf: Qwf) -> None:
     """`qwf` alone teaches, on stderr, and does not pass for success in a script."""
     ended = qwf()
@@ -246,7 +296,11 @@ def test_no_command_shows_the_help_as_a_usage_error(qwf: Qwf) -> None:
     [
         (["docter"], "No such command 'docter'. Did you mean 'doctor'? — see `qwf --help`"),
         (["xyzzy"], "No such command 'xyzzy'. — see `qwf --help`"),
-        (["--dbb", "x"], "No such option '--dbb'."),
+        (["--dbb", "x"], "No such option '--dbb'. (Did you mean one of: '--db', '--debug'?)"),
+        (["run", "lst"], "No such command 'lst'. Did you mean 'list'? — see `qwf run --help`"),
+        (["db", "upgrad"], "No such command 'upgrad'. Did you mean 'upgrade'? — see `qwf db --help`"),
+        (["run", "start", "--wach", "x"], "No such option '--wach'. Did you mean '--watch'?"),
+        (["db", "current", "--quite"], "No such option '--quite'. Did you mean '--quiet'?"),
         (["probe"], "Missing argument 'WHAT'. — see `qwf probe --help`"),
         (["probe", "say", "--number", "x"], "'x' is not a valid integer. — see `qwf probe --help`"),
     ],
@@ -453,6 +507,32 @@ def test_the_host_apps_wiring_is_imported_first(qwf: Qwf, tmp_path: Path) -> Non
     assert qwf("probe", "say").stdout == "three\nshort\n"
     assert qwf("probe", "say", QWF_APP="two").stdout == "two\nshort\n"
     assert qwf("--app", "one", "probe", "say", QWF_APP="two").stdout == "one\nshort\n"
+
+
+def test_the_options_of_all_commands_may_stand_after_the_command(qwf: Qwf, tmp_path: Path) -> None:
+    """What stands nearer to the command counts; help neither lists them there nor imports the wiring."""
+    wiring(tmp_path, "one", "print('one')")
+    wiring(tmp_path, "two", "print('two')")
+    assert qwf("probe", "obj", "--db", "x", "--debug").stdout == "x None True\n"
+    assert qwf("--db", "y", "--debug", "probe", "obj", "--db", "x").stdout == "x None True\n"
+    assert qwf("probe", "--app", "one", "obj").stdout == "one\nNone one False\n"
+    assert qwf("--app", "two", "probe", "say", "--app", "one", QWF_APP="three").stdout == "one\nshort\n"
+    assert "Traceback" in qwf("probe", "bug", "--debug").stderr
+    assert "--db" not in qwf("probe", "--help", "--app", "nowhere").stdout
+    wanting = qwf("db", "url", "--db")
+    assert (wanting.returncode, one_line(wanting)[:32]) == (2, "Option '--db' requires an argume")
+    deeper = qwf("db", "url", "--db", "postgresql://h/d", "--app", "one")
+    assert (deeper.returncode, deeper.stdout) == (0, "one\npostgresql://h/d\n")
+
+
+def test_a_quiet_command_says_nothing_but_its_output_and_errors(qwf: Qwf) -> None:
+    """On either side of the command."""
+    url = ("db", "url", "--db", "postgresql://h/d")
+    assert qwf(*url).stderr == "from argument\n"
+    for ended in (qwf("--quiet", *url), qwf(*url, "--quiet")):
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "postgresql://h/d\n", "")
+    assert qwf("probe", "remark", "--quiet").stderr.count("using the one") == 0
+    assert "mend it" in one_line(qwf("--quiet", "probe", "ours"))
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,39 @@ def test_serve_brings_a_crashed_server_back(directory: Path) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_serve_is_for_the_embedded_database(directory: Path) -> None:
+@pytest.mark.slow
+def test_the_server_waits_for_the_next_command_until_it_is_stopped(directory: Path) -> None:
+    """A second command finds the server that the first has started; `qwf db stop` leaves nothing."""
+    waits = {"QWF_EMBEDDED_LINGER_S": "600"}
+    assert qwf(directory, "db", "upgrade", **waits).returncode == 0
+    (running,) = (directory / ".qwf").rglob("postmaster.pid")
+    postmaster = int(running.read_text().splitlines()[0])
+    assert qwf(directory, "db", "current", **waits).returncode == 0
+    assert alive(postmaster)
+    stopped = qwf(directory, "db", "stop")
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "stopped\n")
+    until(lambda: processes_below(directory) == [], "all is gone")
+    again = qwf(directory, "db", "stop")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "it did not run\n")
+
+
+@pytest.mark.slow
+def test_a_server_in_use_is_not_stopped(directory: Path) -> None:
+    """The command says what to end first."""
+    with serving(directory) as (process, url):
+        ended = qwf(directory, "db", "stop")
+        assert (ended.returncode, ended.stderr.count("\n")) == (69, 1)
+        assert "is in use — end what uses it first, such as `qwf up`" in ended.stderr
+        assert answers(url)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    until(lambda: processes_below(directory) == [], "all is gone")
+
+
+@pytest.mark.parametrize("command", ["serve", "stop"])
+def test_serve_is_for_the_embedded_database(directory: Path, command: str) -> None:
     """A named one is up, or not, without us."""
-    ended = qwf(directory, "db", "serve", QWF_DB_URL="postgresql://127.0.0.1:1/none")
+    ended = qwf(directory, "db", command, QWF_DB_URL="postgresql://127.0.0.1:1/none")
     assert ended.returncode == 78
     assert "a database is named (from QWF_DB_URL)" in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -143,6 +143,8 @@ def test_a_key_starts_one_run(qwf, conn, film):
         (("FILM", "--input", "brief=x", "--input", "brief:=7"), ("brief is given twice", 2)),
         (("FILM",), ("inputs.brief is missing", 2)),
         (("FILM", "--input", "brief=x", "--input", "scenes=many"), ("'many' is no JSON", 2)),
+        (("FILM", "-i", "scenes=abc"), ("--input 'scenes=abc': scenes must be integer, and 'abc' is no", 2)),
+        (("FILM", "-i", "dry=yes"), ("--input 'dry=yes': dry must be boolean, and 'yes' is no JSON", 2)),
         (("FILM", "--input", "brief:=7"), ("inputs.brief must be string", 2)),
         (("FILM", "--input", "brief=x", "--input", "breif=y"), ("inputs.breif is not asked for", 2)),
         (("FILM", "--input", "brief"), ("write name=text, or name:=JSON", 2)),

@@ -55,6 +55,13 @@ def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+def without_missing_roles(said: str) -> str:
+    """What was said but for the roles that nobody runs: those of these runs are in the test's process."""
+    return "".join(
+        one for one in said.splitlines(keepends=True) if "` starts one" not in one and "qwf up" not in one
+    )
+
+
 class Watched:
     """A real `qwf run watch` whose lines are read one by one."""
 
@@ -74,7 +81,7 @@ class Watched:
         """Its status, and what it said beside its output."""
         out, err = self.process.communicate(timeout=150)
         self.said += out.splitlines()
-        return self.process.returncode, err
+        return self.process.returncode, without_missing_roles(err)
 
 
 @contextmanager
@@ -237,7 +244,7 @@ def test_an_outage_of_the_database_is_waited_out():
             assert "run queued" in process.stdout.readline()
             proxy.pause()
             proxy.cut()
-            assert process.stderr.readline() == "the database is away; waiting for it\n"
+            assert "the database is away; waiting for it\n" in iter(process.stderr.readline, "")
             run_through(around, dispatcher(around), lambda _job: {})
             proxy.resume()
             out, err = process.communicate(timeout=150)
@@ -246,7 +253,7 @@ def test_an_outage_of_the_database_is_waited_out():
             process.communicate()
     assert process.returncode == 0
     assert out.splitlines()[-1].endswith("run completed")
-    assert err == ""
+    assert without_missing_roles(err) == ""
 
 
 def test_a_lost_connection_is_made_anew(qwf_dsn, conn):

@@ -326,6 +326,16 @@ def test_a_hook_cannot_read_its_workers_environment(stage: Stage) -> None:
         assert stage.file(run_id, "spy/status").read_text() == "1\n"
 
 
+def test_a_worker_is_told_its_plugins_on_the_command_line(stage: Stage) -> None:
+    """`--dir` stands in the place of QWF_HOOK_DIRS, which may say something else."""
+    stage.put("a/on_Page__10_a.sh", "echo here > found")
+    options = ("--queue", "hooks", "--dir", str(stage.plugins))
+    with running_worker(stage.dsn, *options, QWF_HOOK_DIRS="/nowhere", QWF_DATA_DIR=str(stage.data)):
+        run_id = stage.start()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.file(run_id, "a/found").read_text() == "here\n"
+
+
 @pytest.mark.slow
 def test_a_plugins_own_timeout_counts_beyond_the_queues_budget(stage: Stage) -> None:
     """What it allows is not cut off and begun anew; where it allows nothing, the budget stands."""

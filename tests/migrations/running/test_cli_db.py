@@ -100,7 +100,13 @@ def test_the_whole_life_of_a_host_chain(migrated: str, tmp_path: Path) -> None:
         (("db", "upgrade", "0013:0009", "--sql"), 2, "from 0013 does not lead to '0009'"),
         (("db", "revision", "--chain", "engine"), 2, "-m"),
         (("db", "revision", "--chain", "engine", "-m", "  "), 2, "say what the revision is about"),
-        (("db", "downgrade", "base", "--yes"), 2, "--chain"),
+        (("db", "downgrade", "-1", "--yes"), 2, "from base does not lead to '-1'"),
+        (("db", "downgrade", "-1", "-2", "--yes"), 2, "No such option '-1'"),
+        (
+            (*HOST, "db", "downgrade", "-1", "--yes"),
+            2,
+            "there are two chains: say --chain engine or --chain host",
+        ),
         (("db", "downgrade", "--chain", "engine", "--yes"), 2, "REVISION"),
         (("db", "downgrade", "base", "--chain", "engine"), 2, "say --yes"),
         (("db", "downgrade", "base", "--chain", "engine", "--sql"), 2, "FROM:TO"),
@@ -133,6 +139,15 @@ def test_a_step_that_leads_nowhere_is_a_usage_error(migrated: str, verb: str, re
     assert f"from {HEAD} does not lead to '{revision}'" in run.stderr
     assert len(run.stderr.splitlines()) == 1
     assert ok("db", "check", QWF_DB_URL=migrated)
+
+
+def test_the_last_revision_is_undone_by_a_number(migrated: str) -> None:
+    """Where there is one chain nobody has to name it; the options may stand on either side."""
+    (undone,) = ok("db", "downgrade", "-1", "--yes", QWF_DB_URL=migrated).splitlines()
+    assert undone.startswith(f"undo {HEAD} ")
+    assert undone.endswith(" … ok")
+    assert ok("db", "current", QWF_DB_URL=migrated).startswith(f"engine: {BEFORE_HEAD} (behind")
+    assert len(ok("db", "downgrade", "--yes", "-2", "--wait", "9", QWF_DB_URL=migrated).splitlines()) == 2
 
 
 def downgrade_asked(dsn: str, answer: bytes) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,12 @@ STATED = Path(__file__).with_name("public_names.txt")
 
 def commands(command: click.Command, path: list[str], context: click.Context) -> list[str]:
     """A line for a command, its arguments and options, and one for each below it."""
-    options = [param for param in command.params if isinstance(param, click.Option)]
+    # The options of `qwf` itself stand hidden behind each command.
+    options = [
+        param
+        for param in command.params
+        if isinstance(param, click.Option) and (param.expose_value or not param.hidden)
+    ]
     arguments = [str(param.name).upper() for param in command.params if isinstance(param, click.Argument)]
     names = sorted(name for option in options for name in (*option.opts, *option.secondary_opts))
     lines = [" ".join([*path, *arguments, *names])]

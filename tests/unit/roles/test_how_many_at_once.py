@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click import BadParameter
 
@@ -34,6 +36,19 @@ def test_a_worker_of_hooks_runs_eight_and_those_in_the_background() -> None:
         assert background("--queue", queue)[1] == 0
         with pytest.raises(BadParameter, match="only the queue hooks"):
             background("--queue", queue, "--max-background", "3")
+
+
+def test_only_a_worker_of_hooks_is_told_where_plugins_are(tmp_path: Path) -> None:
+    """By absolute paths, to a supervisor's worker as well; a directory that is not there is refused."""
+    (tmp_path / "plugins").mkdir()
+    told = worker.make_context("qwf worker", ["--queue", "hooks", "--dir", str(tmp_path / "plugins")]).params
+    assert told["dirs"] == (tmp_path / "plugins",)
+    (spec,) = parse_workers(f"hooks --dir {tmp_path}/plugins")
+    assert spec.options == ("--dir", f"{tmp_path}/plugins")
+    with pytest.raises(BadParameter, match="does not exist"):
+        worker.make_context("qwf worker", ["--queue", "hooks", "--dir", str(tmp_path / "plugin")])
+    with pytest.raises(BadParameter, match="only workers of the queue hooks run plugins"):
+        worker.make_context("qwf worker", ["--dir", str(tmp_path), "--queue", "cpu"])
 
 
 @pytest.mark.parametrize("queue", ["cpu", "gpu"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
@@ -11,8 +12,9 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.database.serve import serve
-from queue_workflows.cli.shared.operator import confirm, json_option
+from queue_workflows.cli.database.serve import serve, stop
+from queue_workflows.cli.shared.lazy_group import CommandGroup
+from queue_workflows.cli.shared.operator import confirm, json_option, say
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.db import migrations
 from queue_workflows.db.connections.dsn import redact_dsn
@@ -36,18 +38,13 @@ SINGLE = click.Choice(["engine", "host"])
 ANY = click.Choice(["engine", "host", "all"])
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def db() -> None:
     """Migrate the database and look at its schema.
 
     There are two chains of revisions: the engine's own, and the host app's, which the module named by --app
     brings with `configure(host_migrations=…)`.
     """
-
-
-def say(message: str) -> None:
-    """A remark beside the output."""
-    click.echo(message, err=True)
 
 
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,23 +112,40 @@ def upgrade(invocation: Invocation, *, revision: str, chain: str, sql: bool, ter
         click.echo("nothing to do")
 
 
-@db.command()
+class _Relative(click.Command):
+    """Takes a number of revisions to go back, such as -2, for its argument and not for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        back = [word for word in args if re.fullmatch(r"-[0-9]+", word)]
+        if len(back) == 1 and "--" not in args:
+            args = [*(word for word in args if word not in back), "--", *back]
+        return super().parse_args(ctx, args)
+
+
+@db.command(cls=_Relative)
 @click.argument("revision")
-@chain_option(SINGLE, required=True)
+@click.option("--chain", type=SINGLE, help="Which chain; it must be said where there are two.")
 @click.option("--sql", is_flag=True, help="Print the SQL instead; REVISION is then FROM:TO.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @terms_options
 @click.pass_obj
 def downgrade(
-    invocation: Invocation, *, revision: str, chain: str, sql: bool, yes: bool, terms: SessionTerms
+    invocation: Invocation, *, revision: str, chain: str | None, sql: bool, yes: bool, terms: SessionTerms
 ) -> ExitCode:
-    """Take one chain back to REVISION, or `base`: what its later revisions made is dropped, data and all."""
+    """Take one chain back to REVISION, or `base`: what its later revisions made is dropped, data and all.
+
+    -1 goes back by one revision, -2 by two.
+    """
     host = host_chain()
+    if chain is None and host is not None:
+        raise click.UsageError("there are two chains: say --chain engine or --chain host")
+    chain = chain or "engine"
     (selected,) = select_chains(chain, host)
     if sql:
         click.echo(migrations.offline_sql(selected, direction="downgrade", revision=revision), nl=False)
         return ExitCode.DONE
-    question = f"Drop what the {chain} chain made after {revision}, data and all?"
+    what = f"in its last {revision[1:]}" if revision.startswith("-") else f"after {revision}"
+    question = f"Drop what the {chain} chain made {what}, data and all?"
     if not confirm(question, yes=yes, alone="this drops data, and nobody is there to be asked: say --yes"):
         return ExitCode.FAILED
     applied = migrations.downgrade_chain(
@@ -218,11 +232,12 @@ def url(invocation: Invocation, show_password: bool) -> None:
     """Print which database this set-up uses; where that was said goes to stderr."""
     with Database.open(invocation.db_url, role="cli", creates=False) as database:
         click.echo(database.dsn if show_password else redact_dsn(database.dsn))
-        fleeting = ", which runs only while something uses it: `qwf db serve` keeps it up"
+        fleeting = ", which runs only while something uses it, and a while longer: `qwf db serve` keeps it up"
         say(f"from {database.source}{fleeting if database.data_dir else ''}")
 
 
 db.add_command(serve)
+db.add_command(stop)
 
 
 @db.command()

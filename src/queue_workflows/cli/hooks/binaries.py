@@ -13,6 +13,7 @@ import click
 import psycopg
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.operator import (
     asking_user,
     json_option,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def binaries() -> None:
     """Programs that plugins need, as found or installed on each machine."""
 

@@ -13,9 +13,10 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.hooks.records import records
 from queue_workflows.cli.runs.watch import follow
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
 from queue_workflows.cli.shared.values import mapping_in, pairs
-from queue_workflows.config import effective_settings
+from queue_workflows.config import HOOKS_QUEUE, effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode
@@ -50,7 +51,7 @@ _order_option = click.option(
 )
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def hooks() -> None:
     """See the hook scripts of an event, run them as a workflow, and see what they have said."""
 
@@ -181,9 +182,15 @@ def run(
         return started
 
     if here:
-        from queue_workflows.cli.hooks.here import run_here
+        from queue_workflows.cli.runs.here import run_here
 
-        return run_here(invocation, places, lambda database: start(database).id, as_json=as_json)
+        return run_here(
+            invocation,
+            lambda database: start(database).id,
+            queues=[HOOKS_QUEUE],
+            places=places,
+            as_json=as_json,
+        )
     with Database.open(invocation.db_url, role="cli", creates=False) as database:
         started = start(database)
         if watch:

@@ -13,6 +13,7 @@ import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
     before_option,
@@ -45,7 +46,7 @@ from queue_workflows.views.jobs import listing
 from queue_workflows.views.jobs.decisions import BECAME, DONE, applies, decide, foretell, meant
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def job() -> None:
     """List, show, cancel and retry jobs.
 

@@ -6,6 +6,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rates
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
@@ -29,7 +30,7 @@ _HOLDERS_SHOWN = 3
 _TITLES = ["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"]
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def limits() -> None:
     """Caps and rates of limit keys, across all workers.
 

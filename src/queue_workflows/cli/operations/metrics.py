@@ -7,11 +7,12 @@ from contextlib import closing
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.errors import ExitCode
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def metrics() -> None:
     """Serve figures of queues, workers, runs and schedules."""
 

@@ -10,6 +10,7 @@ import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operations.schedule_preview import preview
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from queue_workflows.models import Schedule
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def schedule() -> None:
     """See schedules and when they tick; pause and resume them, or have one enqueue its job now.
 

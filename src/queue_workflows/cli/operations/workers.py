@@ -18,6 +18,7 @@ from queue_workflows.cli.operations.worker_lines import (
 from queue_workflows.cli.operations.worker_preview import preview, preview_options
 from queue_workflows.cli.operations.worker_show import host, show
 from queue_workflows.cli.shared.durations import span
+from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
@@ -50,7 +51,7 @@ class _Verb(click.Command):
             raise click.UsageError(f"{refused.message} A star needs quotes: '*'.", ctx) from None
 
 
-@click.group(no_args_is_help=True)
+@click.group(cls=CommandGroup, no_args_is_help=True)
 def workers() -> None:
     """See the workers, and tell them what to do.
 

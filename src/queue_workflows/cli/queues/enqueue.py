@@ -10,7 +10,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
-from queue_workflows.cli.shared.operator import json_option, print_json
+from queue_workflows.cli.shared.operator import json_option, print_json, say
 from queue_workflows.cli.shared.progress import Progress
 from queue_workflows.cli.shared.values import mapping_of, pairs
 from queue_workflows.db.connections.engine import Database
@@ -95,7 +95,7 @@ def enqueue(
     elif count == 1:
         click.echo(f"ingest:{first.id}")
         if not first.created:
-            click.echo("it has this key already: nothing was enqueued", err=True)
+            say("it has this key already: nothing was enqueued")
     else:
         click.echo(f"{count:,} jobs, ingest:{first.id} to ingest:{last.id}")
     return ExitCode.DONE

@@ -92,7 +92,7 @@ def up(
     attending = Attending(settings)
     specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.due()]
     names = [slot.name for slot in slots_of(specs, 0.0)]
-    with Database.open(invocation.db_url, role="up", settings=settings) as database:
+    with Database.open(invocation.db_url, role="up", settings=settings, lingers=False) as database:
         applied = bootstrap(invocation.db_url)
         say(f"{database.redacted}: {_revisions(len(applied))}")
         say(f"running {', '.join(names)}; Ctrl-C stops them all")

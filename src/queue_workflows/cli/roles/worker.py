@@ -42,6 +42,13 @@ def _checked_background(ctx: click.Context, _option: click.Parameter, most: int 
     return 0
 
 
+def _checked_dirs(ctx: click.Context, _option: click.Parameter, dirs: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Where the scripts lie that a worker of this queue runs."""
+    if dirs and ctx.params.get("queue") != "hooks":
+        raise click.BadParameter("only workers of the queue hooks run plugins: leave it out")
+    return tuple(place.absolute() for place in dirs)
+
+
 @click.command()
 @click.option(
     "--queue", required=True, is_eager=True, help="The queue to work on; cpu, gpu and hooks carry node jobs."
@@ -57,6 +64,15 @@ def _checked_background(ctx: click.Context, _option: click.Parameter, most: int 
     type=click.IntRange(0, MOST_AT_ONCE),
     callback=_checked_background,
     help="How many background hooks beside those; 64 unless said, for the queue hooks alone.",
+)
+@click.option(
+    "--dir",
+    "dirs",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    callback=_checked_dirs,
+    help="A directory of hook plugins, for the queue hooks; may be given several times. Else QWF_HOOK_DIRS.",
 )
 @click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
 @click.option("--once", is_flag=True, help="End after one job, or when there is none.")
@@ -76,6 +92,7 @@ def worker(
     queue: str,
     concurrency: int,
     max_background: int,
+    dirs: tuple[Path, ...],
     drain: bool,
     once: bool,
     max_jobs: int | None,
@@ -119,7 +136,12 @@ def worker(
         health_file=health_file,
     )
     settings = effective_settings(
-        {"host_label": host_label, "log_level": log_level, "log_format": log_format}
+        {
+            "host_label": host_label,
+            "hook_dirs": dirs or None,
+            "log_level": log_level,
+            "log_format": log_format,
+        }
     )
     log_to_stderr(invocation, settings, is_of_apps=True)
     if not is_called():

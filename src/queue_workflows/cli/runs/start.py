@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 
 import click
 
@@ -37,6 +38,7 @@ from queue_workflows.workflow.providing import SUFFIXES, complete_document, find
 )
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
+@click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
 @json_option
 @click.pass_obj
 def start(
@@ -50,9 +52,13 @@ def start(
     max_open_runs: int | None,
     dedupe_key: str | None,
     watch: bool,
+    here: bool,
     as_json: bool,
 ) -> ExitCode:
     """Start a run, and print its id.
+
+    With --here this command runs an orchestrator and the workers that the run needs for as long as it takes,
+    and shows each node as it goes. Without a database of yours an embedded one is started in .qwf/.
 
     NAME is a workflow that the host app (--app) provides. A word with a slash or one of the endings .yaml,
     .yml and .json is a FILE. --input overrides what --inputs says.
@@ -60,22 +66,34 @@ def start(
     document = _document(workflow)
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given, document.inputs)
-    with Database.open(invocation.db_url, role="cli", creates=False) as database:
-        connection = database.connect(autocommit=True)
-        try:
-            run = start_run(
+    found_by = pairs("--label", labels)
+
+    def begin(database: Database) -> StartedRun:
+        with closing(database.connect(autocommit=True)) as connection:
+            started = start_run(
                 document,
                 inputs,
                 conn=connection,
                 priority=priority,
                 dedupe_key=dedupe_key,
                 max_open_runs=max_open_runs,
-                labels=pairs("--label", labels),
+                labels=found_by,
             )
-        finally:
-            connection.close()
-        if not run.created:
-            say(f"run {run.id} of {document.name} has this key already: nothing was started")
+        if not started.created:
+            say(f"run {started.id} of {document.name} has this key already: nothing was started")
+        return started
+
+    if here:
+        from queue_workflows.cli.runs.here import queues_of, run_here
+
+        return run_here(
+            invocation,
+            lambda database: begin(database).id,
+            queues=queues_of(document),
+            as_json=as_json,
+        )
+    with Database.open(invocation.db_url, role="cli", creates=False) as database:
+        run = begin(database)
         if watch:
             return follow(database, run.id, as_json=as_json)
     _tell(run, document, as_json=as_json)

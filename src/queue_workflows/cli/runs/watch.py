@@ -16,12 +16,14 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import json_option, say
 from queue_workflows.cli.shared.run_names import run_named
+from queue_workflows.config import HOOKS_QUEUE, effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.drawing.changes import Change, changes
 from queue_workflows.drawing.run import LOOKS, draw, draw_within
 from queue_workflows.drawing.terminal import Terminal, stdout_terminal
 from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.engine.watch.follow import watch_run
+from queue_workflows.engine.watch.missing_roles import MissingRoles, RoleWatch
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import RunStatus
@@ -60,10 +62,14 @@ def follow(
     as_json: bool,
     ascii_only: bool = False,
     is_enough: Callable[[], bool] = lambda: False,
+    tells_missing: bool = True,
 ) -> ExitCode:
-    """Show a run until it is over, or until what was seen `is_enough`; the status to end with."""
+    """Show a run until it is over, or until what was seen `is_enough`; the status to end with.
+
+    What it waits for and nobody runs is told, with the command that starts it, unless the caller starts it.
+    """
     terminal = stdout_terminal(ascii_only=ascii_only)
-    show: Callable[[RunOverview | None], None]
+    show: _Drawn | _Told
     if as_json:
         show = _Told(_in_json)
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -75,15 +81,33 @@ def follow(
     for name in ("queue_workflows.db.listen.listener", "psycopg"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
-        for seen in watch_run(database, run_id):
-            if is_enough():
-                break
-            last = seen or last
-            show(seen)
+        with RoleWatch(database, stale_s=effective_settings().stale_heartbeat_s) as roles:
+            for seen in watch_run(database, run_id):
+                if is_enough():
+                    break
+                last = seen or last
+                if seen is not None and tells_missing:
+                    show.remark(_missing(roles.look(seen)))
+                show(seen)
     except KeyboardInterrupt:
         say(f"the run goes on; `qwf run watch {run_id}` shows it again")
         raise
     return ExitCode.DONE if last and last.status == RunStatus.COMPLETED else ExitCode.FAILED
+
+
+def _missing(roles: MissingRoles) -> list[str]:
+    """A line for each, with the command that starts it."""
+    told = click.get_current_context().find_root().obj
+    qwf = f"qwf --app {told.app}" if isinstance(told, Invocation) and told.app else "qwf"
+    lines = []
+    if roles.orchestrator:
+        lines.append(f"no orchestrator runs: `{qwf} orchestrator` starts one")
+    for queue in roles.queues:
+        more = " --dir PLUGINS" if queue == HOOKS_QUEUE else ""
+        lines.append(f"no worker of {queue} runs: `{qwf} worker --queue {queue}{more}` starts one")
+    if lines:
+        lines.append(f"`{qwf} up` runs all roles in one terminal; with --here `qwf run start` needs none")
+    return lines
 
 
 class _Drawn:
@@ -93,6 +117,11 @@ class _Drawn:
         self._terminal = terminal
         self._height = 0
         self._last: RunOverview | None = None
+        self._remarks: list[str] = []
+
+    def remark(self, lines: list[str]) -> None:
+        """Have these below the picture, as long as they are true."""
+        self._remarks = lines
 
     def __call__(self, seen: RunOverview | None) -> None:
         """Draw it; while the database is away the last that was seen, with a word of it."""
@@ -104,7 +133,8 @@ class _Drawn:
         if self._last.is_over:
             lines = draw(self._last, terminal)
         else:
-            lines = draw_within(self._last, terminal, lines_there - 1)
+            lines = draw_within(self._last, terminal, lines_there - 1 - len(self._remarks))
+            lines += self._remarks
         if seen is None:
             lines.append("the database is away; waiting for it")
         lines = [_fitting(line, terminal) for line in lines]
@@ -128,6 +158,13 @@ class _Told:
         self._line_of = line_of
         self._before: RunOverview | None = None
         self._is_away = False
+        self._remarks: list[str] = []
+
+    def remark(self, lines: list[str]) -> None:
+        """Say these beside the output, once until there is something else to say."""
+        for line in lines if lines != self._remarks else ():
+            say(line)
+        self._remarks = lines
 
     def __call__(self, seen: RunOverview | None) -> None:
         """Print what changed; that the database went away is a remark beside it, once."""

@@ -1,8 +1,9 @@
-"""A click group that imports a command's module only when it runs, so that help and completion are quick."""
+"""Groups of commands: one that imports a command's module only when it runs, so that help is quick, and one
+that has its commands beside it.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -10,12 +11,22 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from queue_workflows.cli.shared.root_options import with_root_options
+
 
 class Entry(NamedTuple):
     """Where a command lives, `module:attribute`, and its line in the group's help."""
 
     target: str
     summary: str
+
+
+class CommandGroup(click.Group):
+    """A group whose commands take the options of `qwf` itself after their names too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return command and with_root_options(command)
 
 
 class LazyGroup(click.Group):
@@ -33,8 +44,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
+        return with_root_options(getattr(import_module(module), attribute))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -45,7 +55,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.entries and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self.entries, n=1, cutoff=0.5)
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.entries, n=1, cutoff=0.5)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
         return super().resolve_command(ctx, args)

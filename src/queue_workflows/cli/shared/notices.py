@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from queue_workflows.cli.shared.error_exit import PROGRAM
+from queue_workflows.cli.shared.root_options import is_quiet
 
 EMBEDDED: Final = "queue_workflows.db.embedded.server"
 
@@ -24,7 +25,7 @@ class FirstNotice(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         logs = logging.getLogger().handlers or logging.getLogger("queue_workflows").handlers
-        if not logs and (record.levelno > logging.INFO or not self._told):
+        if not logs and not is_quiet() and (record.levelno > logging.INFO or not self._told):
             self._told = True
             click.echo(f"{PROGRAM}: {record.getMessage()}", err=True)
 

@@ -15,6 +15,7 @@ import click
 import psycopg
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.root_options import is_quiet
 from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.views.json_values import plain
 
@@ -109,8 +110,9 @@ def asking_user() -> str:
 
 
 def say(message: str) -> None:
-    """A remark beside the output."""
-    click.echo(message, err=True)
+    """A remark beside the output, unless --quiet was said."""
+    if not is_quiet():
+        click.echo(message, err=True)
 
 
 def confirm(question: str, *, yes: bool, alone: str = _ALONE) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli.shared.operator import say
+from queue_workflows.cli.shared.root_options import is_quiet
 from queue_workflows.drawing.terminal import Terminal
 from queue_workflows.drawing.words import say_span
 
@@ -40,7 +41,7 @@ class Progress:
     def __call__(self, share: float | None, words: str) -> None:
         """Show how far it is, if it is time to."""
         now = self._now()
-        if now < self._next:
+        if now < self._next or is_quiet():
             return
         self._next = now + (_DRAWN_EVERY_S if self._draws else _TOLD_EVERY_S)
         if not self._draws:

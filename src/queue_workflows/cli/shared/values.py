@@ -36,25 +36,27 @@ def pairs(option: str, given: Sequence[str], schemas: Mapping[str, Any] | None =
         if name.removesuffix(":") in values:
             raise click.UsageError(f"{option} {word!r}: {name.removesuffix(':')} is given twice")
         if name.endswith(":"):
-            values[name[:-1]] = _json(f"{option} {word!r}", text)
-        elif _wants_text(schemas, name):
-            values[name] = text
+            values[name[:-1]] = _json(f"{option} {word!r}:", text)
+        elif kinds := _kinds_but_text(schemas, name):
+            values[name] = _json(f"{option} {word!r}: {name} must be {' or '.join(kinds)}, and", text)
         else:
-            values[name] = _json(f"{option} {word!r}", text)
+            values[name] = text
     return values
 
 
-def _wants_text(schemas: Mapping[str, Any] | None, name: str) -> bool:
+def _kinds_but_text(schemas: Mapping[str, Any] | None, name: str) -> list[str]:
+    """The types that a schema wants; none where text is one of them, or anything will do."""
     schema = (schemas or {}).get(name)
     kinds = schema.get("type") if isinstance(schema, dict) else None
-    return kinds is None or "string" in ([kinds] if isinstance(kinds, str) else kinds)
+    wanted = [kinds] if isinstance(kinds, str) else [str(kind) for kind in kinds or ()]
+    return [] if "string" in wanted else wanted
 
 
 def _json(where: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as wrong:
-        raise click.UsageError(f"{where}: {text!r:.60} is no JSON: {wrong}") from None
+        raise click.UsageError(f"{where} {text!r:.60} is no JSON: {wrong}") from None
 
 
 def mapping_in(option: str, file: str) -> dict[str, Any]:

@@ -76,16 +76,18 @@ class Database:
         settings: Settings | None = None,
         pool_size: int = 5,
         creates: bool = True,
+        lingers: bool = True,
     ) -> Self:
         """Open what argument, `configure()`, environment or file name, else the embedded server.
 
         `creates=False` is for callers that only look: it makes no embedded server where there is none yet.
+        `lingers=False` is for those that leave none behind, as far as nobody else uses it.
         """
         settings = settings or effective_settings()
         choice = resolve_dsn(dsn)
         if choice.dsn is not None:
             return cls(choice, role=role, settings=settings, pool_size=pool_size)
-        server = acquire_embedded(settings, creates=creates)
+        server = acquire_embedded(settings, creates=creates, lingers=lingers)
         try:
             return cls(choice, role=role, settings=settings, pool_size=pool_size, embedded=server)
         except BaseException:
@@ -155,13 +157,27 @@ class Database:
         return f"<Database {self.redacted} ({self.source})>"
 
 
-def acquire_embedded(settings: Settings, *, creates: bool = True) -> EmbeddedServer:
-    """The embedded server of these settings, for as long as it is held; its code is loaded for that alone."""
+def acquire_embedded(settings: Settings, *, creates: bool = True, lingers: bool = True) -> EmbeddedServer:
+    """The embedded server of these settings, for as long as it is held; its code is loaded for that alone.
+
+    Without `lingers` it is stopped at once where we are its last user.
+    """
     from queue_workflows.db.embedded.server import EmbeddedServer
 
     return EmbeddedServer.acquire(
-        settings.data_dir, bindir=settings.pg_bindir, run_as=settings.embedded_user, creates=creates
+        settings.data_dir,
+        bindir=settings.pg_bindir,
+        run_as=settings.embedded_user,
+        creates=creates,
+        linger_s=settings.embedded_linger_s if lingers else 0.0,
     )
+
+
+def stop_embedded(settings: Settings) -> bool:
+    """Stop the embedded server of these settings where nobody uses it; whether one ran."""
+    from queue_workflows.db.embedded.server import EmbeddedServer
+
+    return EmbeddedServer.stop(settings.data_dir, run_as=settings.embedded_user)
 
 
 def _parsed(dsn: str, source: str) -> dict[str, str]:

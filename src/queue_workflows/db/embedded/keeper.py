@@ -7,14 +7,21 @@ after `kill -9`, so lock files below the server's home are the whole truth.
             to stop it, to be had only when nobody uses it
     start   EXCLUSIVE while the server is initialised or started; always taken after `users`, never before
     keeper  EXCLUSIVE by the keeper, the server's parent, from before the server starts until it has ended
-    leave   EXCLUSIVE by the one process that is leaving, so that two that leave at once do not mistake each
-            other for users
+    leave   EXCLUSIVE by the one process that is leaving and would stop the server, taken before it gives up
+            `users`, so that two that leave at once do not mistake each other for users; and by the keeper,
+            for a moment, each time it looks whether the server is used again
 
              first user: users SHARED, start EXCLUSIVE, runs this file
                                  │
-      stopped ───────────────────┴──────────────> running, keeper waits for users EXCLUSIVE
-         ^                                             │ last user gone: released, exited or killed
+      stopped ───────────────────┴──────────────> running, keeper waits for users EXCLUSIVE <── used again
+         ^                                             │ last user gone: released, exited or killed    │
+         │                                          lingering, as long as the first user said ─────────┘
+         │                                             │ that is over, or `leave` is held, or the home is gone
          └───── SIGINT (fast shutdown), wait <──── whatever gets users EXCLUSIVE: a leaving user or the keeper
+
+A server lingers so that the next command need not start it again. Its keeper counts the time, holding no lock
+but its own, so that a newcomer finds nothing in its way. A process that wants the server stopped at once
+holds `leave` while nobody uses it, which the keeper takes for the end of the wait.
 
 A newcomer that meets the stopping server waits for its shared lock and then starts the server afresh. A user
 that dies half-way leaves nothing undecided: `initdb` and the keeper inherit the start lock, so it stays held
@@ -49,6 +56,7 @@ PORT = 5432
 _TICK_S = 0.02
 _BUSY_PATIENCE_S = 5.0
 _LISTEN_TIMEOUT_S = 60.0
+_LOOK_S = 0.1
 _UP, _ENDED = "up", "ended"
 
 
@@ -193,31 +201,51 @@ def _stop_unused(place: Place, deadline: float, server: subprocess.Popen[bytes] 
         os.close(start)
 
 
-def leave(place: Place, deadline: float) -> None:
-    """After giving up a users lock: return when others use the server, or it and its keeper are gone."""
-    leaving = wait_lock(place, "leave", fcntl.LOCK_EX, deadline)
+def leave(place: Place, users: int, deadline: float) -> None:
+    """Give up a users lock: return when others use the server, or it and its keeper are gone."""
     try:
-        while not _left(place, deadline):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_TICK_S)
+        leaving = wait_lock(place, "leave", fcntl.LOCK_EX, deadline)
+    finally:
+        # Closed, not unlocked: a forked child that still uses the server shares this lock and keeps it.
+        os.close(users)
+    try:
+        _stop_or_find_users(place, deadline)
     finally:
         os.close(leaving)
 
 
-def _left(place: Place, deadline: float) -> bool:
+def stop_unless_used(place: Place, deadline: float) -> bool:
+    """Stop a server that lingers, and return once it and its keeper are gone; False when somebody uses it."""
+    leaving = wait_lock(place, "leave", fcntl.LOCK_EX, deadline)
+    try:
+        return _stop_or_find_users(place, deadline)
+    finally:
+        os.close(leaving)
+
+
+def _stop_or_find_users(place: Place, deadline: float) -> bool:
+    """Whether it is gone; the caller holds `leave`."""
+    while (gone := _is_gone(place, deadline)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(place.lock("users"))
+        time.sleep(_TICK_S)
+    return gone
+
+
+def _is_gone(place: Place, deadline: float) -> bool | None:
+    """True: the server and its keeper, after we stopped them; False: it is used; None: not yet known."""
     users = try_lock(place, "users", fcntl.LOCK_EX)
     if users is None:  # other users share it, or the keeper is just stopping the server
         users = try_lock(place, "users", fcntl.LOCK_SH)
         if users is not None:
             os.close(users)
-        return users is not None
+        return None if users is None else False
     try:
         _stop_unused(place, deadline)
         keeper = try_lock(place, "keeper", fcntl.LOCK_EX)
         if keeper is not None:
             os.close(keeper)
-        return keeper is not None
+        return None if keeper is None else True
     finally:
         os.close(users)
 
@@ -277,7 +305,33 @@ class _ServerEnded(Exception):
     """The keeper's child is gone, so there is nothing left to keep."""
 
 
-def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes]) -> None:
+def _wait_until_unused(place: Place, users: int, linger_s: float) -> None:
+    """Return with the `users` lock held EXCLUSIVE once nobody has used the server for so long."""
+    fcntl.flock(users, fcntl.LOCK_EX)
+    until = time.monotonic() + linger_s
+    while time.monotonic() < until and _is_there(place, users):
+        try:
+            leaving = try_lock(place, "leave", fcntl.LOCK_EX)
+        except OSError:
+            return  # the home goes at this very moment, or its disk is full
+        if leaving is None:
+            return  # whatever holds it wants the server stopped, and nobody uses it
+        fcntl.flock(users, fcntl.LOCK_UN)
+        os.close(leaving)
+        time.sleep(_LOOK_S)
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            until = time.monotonic() + linger_s
+
+
+def _is_there(place: Place, users: int) -> bool:
+    """Whether the server's home and data are; deleted to start afresh, they free their server at once."""
+    return is_current(users, place.lock("users")) and os.path.exists(place.data)
+
+
+def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes], linger_s: float) -> None:
     """Wait until nobody uses the server, or it ends by itself; then stop it.
 
     The keeper's lock goes before the exclusive users lock does, so that a newcomer never takes a keeper that
@@ -292,7 +346,7 @@ def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes]) -> None:
         signal.signal(signal.SIGCHLD, look)
         look(signal.SIGCHLD, None)
         users = open_beside(place, place.lock("users"), os.O_RDWR)
-        fcntl.flock(users, fcntl.LOCK_EX)
+        _wait_until_unused(place, users, linger_s)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if is_current(users, place.lock("users")):
             _stop_unused(place, time.monotonic() + 2 * _LISTEN_TIMEOUT_S, server)
@@ -322,7 +376,7 @@ def _become_keeper(order: dict[str, Any], tell: int) -> None:
     os.close(tell)
     os.close(order["start_fd"])
     if server is not None:
-        _keep(place, keeper, server)
+        _keep(place, keeper, server, order["linger_s"])
 
 
 def main() -> NoReturn:

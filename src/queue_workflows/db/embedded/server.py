@@ -1,4 +1,4 @@
-"""The embedded Postgres: a server on a private socket, started on demand and stopped with its last user.
+"""The embedded Postgres: a server on a private socket, started on demand and stopped when nobody uses it.
 
 It is for development, demos and tests, where nobody named a database. `keeper` explains how
 processes share one; `home` decides where it lives and as which account; `binaries` finds
@@ -66,6 +66,7 @@ class EmbeddedServer:
         server_settings: Mapping[str, str] | None = None,
         fallback: Path = FALLBACK,
         creates: bool = True,
+        linger_s: float = 0.0,
     ) -> None:
         self._place = place
         self._account = account
@@ -73,6 +74,7 @@ class EmbeddedServer:
         self._settings = dict(server_settings or {})
         self._fallback = fallback
         self._creates = creates
+        self._linger_s = linger_s
         self._users: int | None = None
         self.version = ""
 
@@ -86,6 +88,7 @@ class EmbeddedServer:
         server_settings: Mapping[str, str] | None = None,
         fallback: Path = FALLBACK,
         creates: bool = True,
+        linger_s: float = 0.0,
         timeout_s: float = _START_TIMEOUT_S,
     ) -> Self:
         """Use the server of `data_dir`, making and starting it as needed.
@@ -93,6 +96,8 @@ class EmbeddedServer:
         `run_as` names the account for when we are root. `server_settings` are parameters for a server that
         this call starts; one that runs already is taken as it is. `fallback` is where data goes that the
         account could not reach in `data_dir`. Without `creates` a server that was never made stays unmade.
+        A server that this call starts is kept for `linger_s` seconds after its last user, for the next one; a
+        user that says 0 and is the last stops any.
         """
         place, account = settle(Path(data_dir), run_as, fallback, creates=creates)
         server = cls(
@@ -102,6 +107,7 @@ class EmbeddedServer:
             server_settings=server_settings,
             fallback=fallback,
             creates=creates,
+            linger_s=linger_s,
         )
         made = data.is_made(place)
         doing = "using the" if made else "making an"
@@ -112,9 +118,37 @@ class EmbeddedServer:
         try:
             server.ensure_running(timeout_s=timeout_s)
         except BaseException:
+            server._linger_s = 0.0
             server.release(timeout_s=min(timeout_s, _FAILED_STOP_TIMEOUT_S))
             raise
         return server
+
+    @classmethod
+    def stop(
+        cls,
+        data_dir: Path,
+        *,
+        run_as: str | None = None,
+        fallback: Path = FALLBACK,
+        timeout_s: float = _STOP_TIMEOUT_S,
+    ) -> bool:
+        """Stop the server of `data_dir` that lingers, and wait until it is gone; whether one ran.
+
+        One that somebody uses goes on, and that is an error.
+        """
+        place, account = settle(Path(data_dir), run_as, fallback, creates=False)
+        refuse_squatted(Path(place.socket_dir), account)
+        ran = keeper.listening_pid(place.socket) is not None
+        try:
+            is_gone = keeper.stop_unless_used(place, time.monotonic() + timeout_s)
+        except TimeoutError as error:
+            raise _others_are_at_it(place) from error
+        if not is_gone:
+            raise EmbeddedServerError(
+                f"the embedded Postgres in {place.home} is in use",
+                advice="end what uses it first, such as `qwf up`, a worker or `qwf db serve`",
+            )
+        return ran
 
     def __enter__(self) -> Self:
         return self
@@ -152,17 +186,27 @@ class EmbeddedServer:
         return f"postgresql://postgres@/{quote(dbname, safe='')}?{where}"
 
     def release(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """Give the server up; the last to do so waits until it has stopped. A second call does nothing."""
-        if self._users is None:
+        """Give the server up. Where it does not linger, the last to do so waits until it has stopped.
+
+        A second call does nothing.
+        """
+        users, self._users = self._users, None
+        if users is None:
             return
-        # Closed, not unlocked: a forked child that still uses the server shares this lock and keeps it.
-        os.close(self._users)
-        self._users = None
+        if self._linger_s or not self._is_ours():
+            os.close(users)
+            return
+        # The home was deleted, or others are leaving too and see to it.
+        with suppress(FileNotFoundError, TimeoutError):
+            keeper.leave(self._place, users, time.monotonic() + timeout_s)
+
+    def _is_ours(self) -> bool:
+        """Whether nobody squats on the socket: else we would stop somebody else's process."""
         try:
-            refuse_squatted(self.socket_dir, self._account)  # else we would stop somebody else's process
-            keeper.leave(self._place, time.monotonic() + timeout_s)
-        except (EmbeddedSetupError, FileNotFoundError, TimeoutError):
-            return  # the home was deleted, or others are leaving too and see to it
+            refuse_squatted(self.socket_dir, self._account)
+        except EmbeddedSetupError:
+            return False
+        return True
 
     def ensure_running(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Start the server, or start it again after a crash; with it a keeper, and the database."""
@@ -179,7 +223,7 @@ class EmbeddedServer:
         for attempt in itertools.count():
             refuse_squatted(self.socket_dir, self._account)
             logged = self._log_size()
-            kept = self.pid is not None and self._has_keeper()
+            kept = self.pid is not None and self._has_keeper() and data.is_made(self._place)
             up = kept or self._start(start, deadline)
             if up and self._becomes_ready(deadline):
                 return
@@ -192,10 +236,7 @@ class EmbeddedServer:
         try:
             return keeper.wait_lock(self._place, name, operation, deadline)
         except TimeoutError as error:
-            raise EmbeddedServerError(
-                f"another process is still starting or stopping the embedded Postgres in {self.data_dir}",
-                advice=f"wait for it, or see {self._place.log}",
-            ) from error
+            raise _others_are_at_it(self._place) from error
         except OSError as error:
             advice = "QWF_DATA_DIR must name a directory on a local filesystem that you own"
             raise cannot(f"lock {self._place.lock(name)}", error, advice) from error
@@ -239,6 +280,7 @@ class EmbeddedServer:
             "account": [self._account.uid, self._account.gid] if self._account else None,
             "environment": environment(),
             "start_fd": start,
+            "linger_s": self._linger_s,
         }
         python = sys.executable or shutil.which("python3")
         if not python:
@@ -328,3 +370,10 @@ class EmbeddedServer:
                         advice=f"wait and try again, or see {self._place.log}",
                     ) from error
                 time.sleep(_TICK_S)
+
+
+def _others_are_at_it(place: keeper.Place) -> EmbeddedServerError:
+    return EmbeddedServerError(
+        f"another process is still starting or stopping the embedded Postgres in {place.home}",
+        advice=f"wait for it, or see {place.log}",
+    )

@@ -26,7 +26,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Collection, MutableMapping
 from contextlib import suppress
 from typing import Final
@@ -133,7 +132,9 @@ class Announcer:
 def _file_in_memory() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("qwf-last-word")
-    with tempfile.TemporaryFile() as file:
+    from tempfile import TemporaryFile
+
+    with TemporaryFile() as file:
         return os.dup(file.fileno())
 
 

@@ -1,8 +1,8 @@
-"""`qwf hooks run … --here`: a run of hooks from its start to its end in one command.
+"""`qwf run start … --here` and `qwf hooks run … --here`: a run from its start to its end in one command.
 
-Beside the command an orchestrator and a worker of hooks run as its children, on the database that it is given
-or on an embedded one that it makes. When the run is over they are ended, and the command with them. The
-worker is one as any other: of a database with further runs it takes their hooks too.
+Beside the command an orchestrator and the workers that the run needs run as its children, on the database
+that it is given or on an embedded one that it makes. When the run is over they are ended, and the command
+with them. The workers are as any others: of a database with further runs they take their jobs too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +22,22 @@ from queue_workflows.cli.roles.supervisor import commands
 from queue_workflows.cli.runs.watch import follow
 from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import say
-from queue_workflows.config import HOOKS_QUEUE, effective_settings
+from queue_workflows.config import effective_settings
 from queue_workflows.db import bootstrap
 from queue_workflows.db.connections.engine import Database
-from queue_workflows.errors import ExitCode
+from queue_workflows.errors import ConfigurationError, DocumentError, ExitCode, UnknownWorkflow
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.merged_log import MergedLog
 from queue_workflows.roles.supervisor.process import supervise
+from queue_workflows.roles.supervisor.restarts import BoundedRestarts
 from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, WorkerSpec
+from queue_workflows.workflow.document.load import Document
+from queue_workflows.workflow.document.nodes import TaskNode, WorkflowNode
+from queue_workflows.workflow.providing import find_document
 
-_ROLE: Final = "hooks-run"
+_ROLE: Final = "run-here"
 _LAST_LOOK_S: Final = 5.0
 # The children find the scripts by it, as any worker does.
 _HOOK_DIRS: Final = "QWF_HOOK_DIRS"
@@ -42,18 +47,25 @@ _EVERYDAY: Final = re.compile(r"\S+ (?:INFO|DEBUG) ")
 
 def run_here(
     invocation: Invocation,
-    places: Sequence[Path],
     start: Callable[[Database], uuid.UUID],
     *,
+    queues: Sequence[str],
+    places: Sequence[Path] = (),
     as_json: bool,
 ) -> ExitCode:
-    """Start a run, do all of its work here, and show each hook as it goes; the status to end with."""
+    """Start a run, do all of its work here, and show each node as it goes; the status to end with.
+
+    It needs workers of `queues`, and those of hooks the plugins in `places`.
+    """
     run_as_child_if_pid1()
     bound_to_launcher()
-    os.environ[_HOOK_DIRS] = os.pathsep.join(str(place.absolute()) for place in places)
+    if places:
+        os.environ[_HOOK_DIRS] = os.pathsep.join(str(place.absolute()) for place in places)
     settings = effective_settings()
-    hide_memory()
-    with Database.open(invocation.db_url, role=_ROLE, settings=settings) as database:
+    if settings.hook_dirs:
+        hide_memory()
+    restarts = BoundedRestarts()
+    with Database.open(invocation.db_url, role=_ROLE, settings=settings, lingers=False) as database:
         bootstrap(invocation.db_url)
         run_id = start(database)
         log_to_stderr(invocation, settings, everyday=False)
@@ -64,20 +76,45 @@ def run_here(
             if invocation.debug or (follower.ended is None and not _EVERYDAY.match(line)):
                 say(f"{name}: {line}")
 
+        def late() -> tuple[()]:
+            # A role that is not started again, for a new one would end alike, has said why.
+            if restarts.ended_with:
+                _stop()
+            return follower.begin()
+
         with MergedLog(write, lost=_stop) as log:
             stopped = supervise(
-                [ORCHESTRATOR, WorkerSpec(HOOKS_QUEUE)],
+                [ORCHESTRATOR, *(WorkerSpec(queue) for queue in queues)],
                 command_for=commands(invocation, settings),
                 settings=settings,
                 db_url=invocation.db_url,
                 outlet=log.outlet,
-                late=follower.begin,
+                late=late,
+                restarts=restarts,
             )
         follower.close()
         if follower.ended is None:
-            say(f"run {run_id} is not over: it goes on where a worker of hooks and an orchestrator run")
+            if restarts.ended_with:
+                stopped = ExitCode.FAILED
+            roles = [*(f"a worker of {queue}" for queue in queues), "an orchestrator"]
+            say(f"run {run_id} is not over: it goes on where {' and '.join(roles)} run")
             return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
         return follower.ended
+
+
+def queues_of(document: Document) -> list[str]:
+    """The queues of a workflow's tasks, and of those that it starts as far as they are known here."""
+    queues: set[str] = set()
+    looked, ahead = {document.name}, [document]
+    while ahead:
+        one = ahead.pop()
+        queues |= {node.queue for node in one.nodes if isinstance(node, TaskNode)}
+        for name in {node.workflow for node in one.nodes if isinstance(node, WorkflowNode)} - looked:
+            looked.add(name)
+            # What is not known, or wrong, fails its node, which says so.
+            with suppress(ConfigurationError, DocumentError, UnknownWorkflow):
+                ahead.append(find_document(name))
+    return sorted(queues)
 
 
 class _Follower(threading.Thread):
@@ -101,7 +138,11 @@ class _Follower(threading.Thread):
         """Follow it to its end."""
         try:
             ended = follow(
-                self._database, self._run_id, as_json=self._as_json, is_enough=self._is_enough.is_set
+                self._database,
+                self._run_id,
+                as_json=self._as_json,
+                is_enough=self._is_enough.is_set,
+                tells_missing=False,
             )
             if not self._is_enough.is_set():
                 self.ended = ended
