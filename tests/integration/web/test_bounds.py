@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from support.processes.workers import until
 from support.servers.web_page import OperatorsPage, text_of
 
 from queue_workflows.db.doctor.findings import Report
@@ -98,9 +99,31 @@ def test_many_that_look_at_the_doctor_cost_one_examination(qwf_dsn: str) -> None
     with ThreadPoolExecutor(4) as pool:
         reports = list(pool.map(lambda _: last.report(), range(8)))
     assert (examined, len(set(map(id, reports)))) == ([qwf_dsn], 1)
-    again = LastReport(lambda: qwf_dsn, kept_for_s=0.0, read=examine)
+    again = LastReport(lambda: qwf_dsn, kept_for_s=0.0, shown_for_s=0.0, read=examine)
     assert again.report() is not again.report()
     assert examined == [qwf_dsn] * 3
+
+
+def test_an_older_report_is_shown_while_the_next_one_is_made(qwf_dsn: str) -> None:
+    """Nobody waits for it but the first; it says that the next one is on its way."""
+    made, may_end = threading.Semaphore(0), threading.Event()
+
+    def examine(_dsn: str | None) -> Report:
+        made.release()
+        assert may_end.wait(60)
+        return Report(())
+
+    may_end.set()
+    last = LastReport(lambda: qwf_dsn, kept_for_s=0.0, shown_for_s=600.0, read=examine)
+    first = last.report()
+    assert made.acquire(timeout=60)
+    may_end.clear()
+    older = last.report()
+    assert (older.at, older.is_made_anew) == (first.at, True)
+    assert made.acquire(timeout=60)
+    assert last.report().at == first.at
+    may_end.set()
+    until(lambda: last.report().at != first.at)
 
 
 def test_the_doctors_page_says_of_when_it_is(page: OperatorsPage) -> None:

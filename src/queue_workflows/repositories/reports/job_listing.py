@@ -275,7 +275,7 @@ class SelectingRepository:
         params = {"since_s": check.seconds("since_s", since_s), "most": at_most}
         sql = " UNION ALL ".join(f"({written(COUNT_FAILED, family)})" for family in FAMILIES)
         rows = Statements(self._conn, INGEST.table).rows(sql, params)
-        return min(sum(row[0] for row in rows), at_most)
+        return min(sum(int(row[0]) for row in rows), at_most)
 
     def _page(
         self, template: str, family: Family, wanted: JobFilter, limit: int, *, after: int | None = None

@@ -157,7 +157,7 @@ class NextJobsRepository:
         return [QueuedJob(family.name, *row) for row in rows]
 
     def _met(self, jobs: Sequence[QueuedJob]) -> tuple[dict[str, int], dict[str, LockUse]]:
-        """What is left of limits by their keys, and who has locks by the locks' own names."""
+        """What is left of limits by their keys, and what holds locks by the locks' own names."""
         keys = dict.fromkeys(job.limit_key for job in jobs if job.limit_key is not None)
         locks = {lock_of(job.host_lock) for job in jobs if job.host_lock is not None}
         left: dict[str, int] = {}

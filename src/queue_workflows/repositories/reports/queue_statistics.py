@@ -132,9 +132,10 @@ def _finished_of(families: Sequence[Family]) -> str:
     )
 
 
-# One statement for both families, or for one of them, by their names.
-OPEN: Final = {names: _open_of(names) for names in ((NODE, INGEST), (NODE,), (INGEST,))}
-ALL_FINISHED: Final = {names: _finished_of(names) for names in OPEN}
+# One statement for both families, or for one of them.
+_ASKED: Final[Sequence[tuple[Family, ...]]] = ((NODE, INGEST), (NODE,), (INGEST,))
+OPEN: Final = {families: _open_of(families) for families in _ASKED}
+ALL_FINISHED: Final = {families: _finished_of(families) for families in _ASKED}
 
 
 @dataclass(slots=True)

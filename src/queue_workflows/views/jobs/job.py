@@ -55,7 +55,7 @@ def stored_job(connection: psycopg.Connection[Any], family: Family, job_id: int)
 
 
 def stored_of(there: Circumstances) -> StoredJob:
-    """What `stored_job` says of a job whose circumstances have been read."""
+    """What `stored_job` says of a job, from its circumstances where these have been read."""
     return _stored(there.family, there.job, there.done_to_it)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,37 +13,53 @@ from queue_workflows.db.doctor.findings import Report
 from queue_workflows.views.doctor import read_report
 
 KEPT_FOR_S: Final = 10.0
+# One that is older than that, and not older than this, is shown while the next one is made.
+SHOWN_FOR_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class DatedReport:
-    """A report, and when this process began to make it."""
+    """A report, when this process began to make it, and whether the next one is being made."""
 
     report: Report
     at: datetime
+    is_made_anew: bool = False
 
 
 class LastReport:
-    """Examines one database, at most once in so many seconds."""
+    """Examines one database, at most once in so many seconds, however many ask."""
 
     def __init__(
         self,
         dsn: Callable[[], str | None],
         *,
         kept_for_s: float = KEPT_FOR_S,
+        shown_for_s: float = SHOWN_FOR_S,
         read: Callable[[str | None], Report] = read_report,
     ) -> None:
         self._dsn = dsn
         self._kept_for_s = kept_for_s
+        self._shown_for_s = shown_for_s
         self._read = read
         self._guard = threading.Lock()
         self._last: tuple[float, DatedReport] | None = None
 
     def report(self) -> DatedReport:
-        """The last one if it is young enough, or a new one, which others that ask wait for."""
+        """The last one, if it is young enough; else a new one, which others that ask wait for."""
+        last = self._last
+        if last is not None:
+            age_s = time.monotonic() - last[0]
+            if age_s < self._kept_for_s:
+                return last[1]
+            if age_s < self._shown_for_s:
+                if not self._guard.locked():
+                    threading.Thread(target=self._made_after, args=[last], daemon=True).start()
+                return replace(last[1], is_made_anew=True)
+        return self._made_after(last)
+
+    def _made_after(self, seen: tuple[float, DatedReport] | None) -> DatedReport:
         with self._guard:
-            now = time.monotonic()
-            if self._last is None or now - self._last[0] >= self._kept_for_s:
-                at = datetime.now(UTC)
-                self._last = now, DatedReport(self._read(self._dsn()), at)
+            if self._last is None or self._last is seen:
+                began, at = time.monotonic(), datetime.now(UTC)
+                self._last = began, DatedReport(self._read(self._dsn()), at)
             return self._last[1]

@@ -87,7 +87,7 @@ def audit(look: Look) -> Shown:
 
 
 def doctor(look: Look) -> Shown:
-    """What is the matter with the database and with this machine, as of a few seconds ago."""
+    """What is the matter with the database and with this machine, as of a short while ago."""
     if look.doctor is None:
         raise RuntimeError("this page is served by an app, which has a doctor")
     dated = look.doctor()
@@ -98,7 +98,7 @@ def doctor(look: Look) -> Shown:
         command=doctor_view.command_of(),
         data={
             "report": report,
-            "at": dated.at,
+            "dated": dated,
             "kept_for_s": KEPT_FOR_S,
             "told": doctor_view.json_of(report),
         },
