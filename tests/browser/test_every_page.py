@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from support.browser.axe import violations
-from support.browser.chromium import Tabs, expect
+from support.browser.chromium import Browser, Tabs, expect
 from support.rows.every_state import EveryState, put_every_state
 from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
 
@@ -47,12 +47,26 @@ def empty(qwf_server: QwfServer) -> Iterator[BrowsedPage]:
         yield page
 
 
-def flaws(tabs: Tabs, url: str, status: int) -> list[str]:
+@pytest.fixture(scope="module")
+def reader(browser: Browser) -> Iterator[Tabs]:
+    """One tab for all pages, one after the other: what they share is loaded and compiled once."""
+    tabs = Tabs(browser)
+    tabs.open(OPERATOR)
+    yield tabs
+    tabs.close()
+
+
+def flaws(reader: Tabs, url: str, *statuses: int) -> list[str]:
     """What is wrong with a page in both themes and at both widths."""
-    tab = tabs.open(OPERATOR)
+    (tab,) = reader.contexts[0].pages
+    tab.goto("about:blank")
+    tab.emulate_media(color_scheme=SCHEMES[0])
+    tab.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+    # What the page before complained of as it was left is not this one's.
+    reader.complaints.clear()
     answer = tab.goto(url)
     assert answer is not None
-    found = [] if answer.status == status else [f"status {answer.status} instead of {status}"]
+    found = [] if answer.status in statuses else [f"status {answer.status} instead of {statuses}"]
     expect(tab.locator("h1")).to_have_count(1)
     for scheme in SCHEMES:
         for width in WIDTHS:
@@ -62,44 +76,41 @@ def flaws(tabs: Tabs, url: str, status: int) -> list[str]:
             found += [f"{here}: {one}" for one in violations(tab)]
             if (more := tab.evaluate(_WIDER)) > 0:
                 found.append(f"{here}: {more} px wider than the window")
-    return found + tabs.complaints
+    return found + reader.complaints
 
 
 @pytest.mark.parametrize("path", PATHS + MORE)
-def test_with_something_in_every_state(tabs: Tabs, full: tuple[BrowsedPage, EveryState], path: str) -> None:
+def test_with_something_in_every_state(reader: Tabs, full: tuple[BrowsedPage, EveryState], path: str) -> None:
     """No rule of accessibility is broken, nothing is complained of, and nothing is cut at 320 pixels."""
     page, there = full
-    assert flaws(tabs, page.url + there.place(path), 200) == []
+    assert flaws(reader, page.url + there.place(path), 200) == []
 
 
 @pytest.mark.parametrize("status", ["completed", "running", "held", "cancelled", "queued", "scheduled"])
-def test_a_job_in_each_status(tabs: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
+def test_a_job_in_each_status(reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
     """Its page is as good as that of a failed one."""
     page, there = full
-    assert flaws(tabs, page.url + there.place("/jobs/{job}", job=status), 200) == []
+    assert flaws(reader, page.url + there.place("/jobs/{job}", job=status), 200) == []
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "at_work"])
-def test_a_run_in_each_status(tabs: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
+def test_a_run_in_each_status(reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
     """Its graph is as good as that of one that waits for an answer."""
     page, there = full
-    assert flaws(tabs, page.url + there.place("/runs/{run}", run=status), 200) == []
+    assert flaws(reader, page.url + there.place("/runs/{run}", run=status), 200) == []
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_with_nothing_there(tabs: Tabs, empty: BrowsedPage, path: str) -> None:
+def test_with_nothing_there(reader: Tabs, empty: BrowsedPage, path: str) -> None:
     """A list says that it is empty, a thing that is not there is said to be missing."""
-    tab = tabs.open(OPERATOR)
-    answer = tab.goto(empty.url + NOBODY.place(path))
-    assert answer is not None
-    assert answer.status in ((200, 404) if "{" in path else (200,))
-    assert flaws(tabs, empty.url + NOBODY.place(path), answer.status) == []
+    statuses = (200, 404) if "{" in path else (200,)
+    assert flaws(reader, empty.url + NOBODY.place(path), *statuses) == []
 
 
 @pytest.mark.parametrize("act", ["job.cancel", "job.retry"])
-def test_the_preview_of_an_act(tabs: Tabs, full: tuple[BrowsedPage, EveryState], act: str) -> None:
+def test_the_preview_of_an_act(reader: Tabs, full: tuple[BrowsedPage, EveryState], act: str) -> None:
     """What stands between a button and its act is a page like the others."""
     page, there = full
     job = there.jobs["queued" if act == "job.cancel" else "failed"]
-    assert flaws(tabs, f"{page.url}/act/preview?act={act}&target={job}", 200) == []
-    assert flaws(tabs, f"{page.url}/act/preview?act={act}&where=queue:fetch", 200) == []
+    assert flaws(reader, f"{page.url}/act/preview?act={act}&target={job}", 200) == []
+    assert flaws(reader, f"{page.url}/act/preview?act={act}&where=queue:fetch", 200) == []

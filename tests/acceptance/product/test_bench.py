@@ -119,8 +119,8 @@ def test_where_no_other_queue_is_installed_none_is_measured(
 def test_a_quick_look(qwf_dsn: str, script: str, names: tuple[str, ...]) -> None:
     """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it.
 
-    Only that there is something to it; but where all is fair nobody has waited. Some measures share a process,
-    for to import everything and to fill a database takes it longer than most of them.
+    Only that there is something to it; but where all is fair nobody has waited. Measures share a process, for
+    to import everything and to fill a database takes it longer than most of them.
     """
     only = [word for name in names for word in ("--only", name)]
     ran = run(script, "--quick", "--json", *only, "--dsn", qwf_dsn)

@@ -26,8 +26,8 @@ def environ(home: Path, **changes: str) -> dict[str, str]:
     """Ours, without what belongs to the test run around this one."""
     ours = ("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PYTEST", "PYTHON", "VIRTUAL_ENV")
     kept = environment_without(*ours, locks=home / "locks")
-    # Each process that shares the tests of a run imports what they import, and here there are a handful; of the
-    # packages that are installed most modules are never imported, so none is compiled before it is.
+    # Each process that shares the tests of a run imports what they import, and here there are a handful. Most
+    # modules of the packages are never imported, so none is compiled before it is.
     few = {"QWF_TEST_WORKERS": "1", "PIP_NO_COMPILE": "1"}
     return kept | {"HOME": str(home)} | few | changes
 

@@ -284,13 +284,13 @@ def test_a_key_with_ten_is_done_before_one_with_a_thousand(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ten_are_done_before_a_million(jobs: Jobs, qwf_dsn: str) -> None:
-    """A key with a million jobs lets those of another pass behind about as many as stand in front."""
+def test_ten_are_done_before_a_hundred_thousand(jobs: Jobs, qwf_dsn: str) -> None:
+    """A key with many jobs lets those of another pass behind about as many as stand in front of all."""
     jobs.enqueue(FRONT, limit_key="host:huge")
     jobs.connection.execute(
         "INSERT INTO ingest_jobs (task_name, queue, limit_key, status, hold_reason, hold_key, run_at)"
         " SELECT 'task', 'fetch', 'host:huge', 'scheduled', 'limit_full', 'host:huge', now() + interval '9 y'"
-        " FROM generate_series(1, 1000000)"
+        " FROM generate_series(1, 100000)"
     )
     small = set(jobs.enqueue(10, limit_key="host:small"))
     done = 0

@@ -75,6 +75,8 @@ class TcpProxy:
         upstream = socket.create_connection(self._target)
         with self._lock:
             for one, other in ((client, upstream), (upstream, client)):
+                # What comes in several pieces goes on in several, and none may wait for the one before.
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._other[one] = other
                 self._selector.register(one, selectors.EVENT_READ)
 

@@ -95,6 +95,7 @@ class TransactionPooler:
         with suppress(OSError):
             while True:
                 client, _ = self._server.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._clients.append(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
