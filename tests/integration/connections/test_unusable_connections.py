@@ -217,7 +217,9 @@ def test_other_databases_than_postgres() -> None:
     assert error.value.state == "on sqlite+pysqlite"
     from django.db.backends.sqlite3.base import DatabaseWrapper
 
-    lite: Any = DatabaseWrapper({"NAME": ":memory:", "ENGINE": "django.db.backends.sqlite3", "TIME_ZONE": None})
+    lite: Any = DatabaseWrapper(
+        {"NAME": ":memory:", "ENGINE": "django.db.backends.sqlite3", "TIME_ZONE": None}
+    )
     with pytest.raises(UnusableConnection) as error:
         qwf.enqueue_ingest_job("t", conn=lite, **ONE)
     assert error.value.state == "on sqlite"
@@ -229,7 +231,9 @@ def test_an_asynchronous_session_on_another_driver() -> None:
     class Dialect(sa.dialects.postgresql.psycopg.PGDialectAsync_psycopg):
         driver = "psqlpy"
 
-    engine = create_async_engine("postgresql+psycopg_async://", async_creator=lambda: pytest.fail("connected"))
+    engine = create_async_engine(
+        "postgresql+psycopg_async://", async_creator=lambda: pytest.fail("connected")
+    )
     engine.sync_engine.dialect = Dialect(dbapi=engine.dialect.dbapi)
     with pytest.raises(UnusableConnection) as error:
         asyncio.run(qwf.aenqueue_ingest_job("t", conn=AsyncSession(engine), **ONE))

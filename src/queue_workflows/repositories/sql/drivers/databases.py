@@ -22,7 +22,8 @@ def _of_psycopg(handle: Any) -> Any:
 
 def _of_sqlalchemy(handle: Any) -> Any:
     bind = handle.get_bind() if hasattr(handle, "get_bind") else handle
-    return bind.engine.url.database
+    url = bind.engine.url
+    return url.database or url.query.get("dbname")
 
 
 def _of_asyncpg(handle: Any) -> Any:
