@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         set_workflow_dir,
         set_workflow_provider,
     )
+    from queue_workflows.db.connections.own import aconnect, connect
     from queue_workflows.engine.execution.context import JobContext
     from queue_workflows.engine.limits.web_host_key import host_key
     from queue_workflows.engine.outcomes import Cancelled, Discard, RetryAfter, Skip
@@ -186,6 +187,7 @@ __all__ = [
     "acancel_node",
     "acancel_run",
     "acancel_runs",
+    "aconnect",
     "aenqueue_ingest_job",
     "aenqueue_many",
     "aingest_snapshot",
@@ -197,6 +199,7 @@ __all__ = [
     "cancel_runs",
     "compile_hooks",
     "configure",
+    "connect",
     "db",
     "discover_hooks",
     "enqueue_ingest_job",
@@ -281,6 +284,7 @@ _HOMES: Final = {
     "host.locks.lock": ("HostLock",),
     "host.janitor.resources": ("ResourceKind", "register_resource_kind"),
     "host.directories.workspaces": ("Workspace", "workspace"),
+    "db.connections.own": ("aconnect", "connect"),
     "engine.execution.context": ("JobContext",),
     "engine.limits.web_host_key": ("host_key",),
     "engine.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),

@@ -194,7 +194,7 @@ def test_a_verb_in_the_wrong_form(kind: type[Brought], qwf_dsn: str) -> None:
     assert count(qwf_dsn) == 0
 
 
-@pytest.mark.parametrize("handle", [None, "postgresql://host/db", 7], ids=str)
+@pytest.mark.parametrize("handle", ["postgresql://host/db", 7], ids=str)
 def test_something_else_entirely(handle: Any) -> None:
     """In either form of a verb it is named, with what is wanted."""
     for form in (

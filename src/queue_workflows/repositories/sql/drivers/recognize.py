@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -71,8 +72,13 @@ def asker_of(handle: object, table: str) -> Asker:
     return _kind_of(handle).asker(handle, table)
 
 
-async def awaited(handle: AsyncHandle, flow: Callable[[Handle], T]) -> T:
-    """What a verb returns on an asynchronous connection; each of its statements is awaited."""
+async def awaited(handle: AsyncHandle | None, flow: Callable[[Handle | None], T]) -> T:
+    """What a verb returns on an asynchronous connection; each of its statements is awaited.
+
+    Without a connection it does its work in a thread, in a transaction of its own.
+    """
+    if handle is None:
+        return await asyncio.to_thread(flow, None)
     run = _kind_of(handle).run
     if run is None:
         raise must_be_awaited(handle)
