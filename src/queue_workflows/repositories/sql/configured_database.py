@@ -15,7 +15,7 @@ from queue_workflows.db.connections.dsn import parse_dsn
 from queue_workflows.db.connections.own import own_transaction
 from queue_workflows.errors import OtherDatabase
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.drivers.databases import database_of
+from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
 
 REAL_NAME: Final = "SELECT current_database()::text"

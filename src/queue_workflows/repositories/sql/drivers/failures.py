@@ -9,7 +9,7 @@ from typing import Final
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.errors import FailedTransaction, QwfError, SchemaError
-from queue_workflows.repositories.sql.drivers.databases import database_of
+from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
 
 _FAILED: Final = "25P02"
