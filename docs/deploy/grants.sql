@@ -41,6 +41,8 @@ GRANT INSERT (
     limit_key, hold_reason, hold_key, timeout_s, stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once
 ), SELECT (id, task_name, dedupe_key, position) ON ingest_jobs TO qwf_producer;
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
+-- By one call of SQL, with these rights of the caller's own.
+GRANT EXECUTE ON FUNCTION qwf_enqueue(text, text, jsonb, jsonb) TO qwf_producer;
 
 GRANT INSERT (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         set_workflow_dir,
         set_workflow_provider,
     )
+    from queue_workflows.db.connections.own import aconnect, connect
     from queue_workflows.engine.execution.context import JobContext
     from queue_workflows.engine.execution.log_fields import JobLogFilter
     from queue_workflows.engine.limits.web_host_key import host_key
@@ -188,6 +189,7 @@ __all__ = [
     "acancel_node",
     "acancel_run",
     "acancel_runs",
+    "aconnect",
     "aenqueue_ingest_job",
     "aenqueue_many",
     "aingest_snapshot",
@@ -199,6 +201,7 @@ __all__ = [
     "cancel_runs",
     "compile_hooks",
     "configure",
+    "connect",
     "db",
     "discover_hooks",
     "enqueue_ingest_job",
@@ -283,6 +286,7 @@ _HOMES: Final = {
     "host.locks.lock": ("HostLock",),
     "host.janitor.resources": ("ResourceKind", "register_resource_kind"),
     "host.directories.workspaces": ("Workspace", "workspace"),
+    "db.connections.own": ("aconnect", "connect"),
     "engine.execution.context": ("JobContext",),
     "engine.execution.log_fields": ("JobLogFilter",),
     "engine.limits.web_host_key": ("host_key",),

@@ -51,12 +51,16 @@ def _producers(bench: Bench, size: int) -> Sequence[Figure]:
 
         variants: dict[str, Callable[[], float]] = {
             "library": lambda: ours.rate("autocommit", each),
+            "asyncpg": lambda: ours.rate("asyncpg", each),
             "pgbench": bare,
             **{name: partial(crew.rate, "single", each) for name, crew in others.items()},
         }
         seen = interleaved(rounds, variants, bench.say)
     what = f"{size} at once" if size > 1 else "one producer, a commit each"
-    return _beside(bench, "enqueue", what, seen, base="library", bare=("pgbench", "pgbench INSERT", 0.7))
+    return [
+        *_beside(bench, "enqueue", what, seen, base="library", bare=("pgbench", "pgbench INSERT", 0.7)),
+        *_by_asyncpg(bench, "enqueue", what, seen),
+    ]
 
 
 def bulk(bench: Bench) -> Sequence[Figure]:
@@ -76,6 +80,7 @@ def bulk(bench: Bench) -> Sequence[Figure]:
 
         variants: dict[str, Callable[[], float]] = {
             "library": lambda: ours.rate("bulk", jobs),
+            "asyncpg": lambda: ours.rate("asyncpg-bulk", jobs),
             "keyed": lambda: ours.rate("keyed", jobs),
             "import": lambda: _imported(dsn, connection, Path(file.name)),
             "COPY": lambda: _copied(connection, COPY, jobs),
@@ -86,9 +91,18 @@ def bulk(bench: Bench) -> Sequence[Figure]:
         seen = interleaved(rounds, variants | slow, bench.say)
     return [
         *_beside(bench, "bulk", f"enqueue_many, {jobs:,}", seen, base="library", bare=("COPY", "COPY", 0.5)),
+        *_by_asyncpg(bench, "bulk", "enqueue_many", seen),
         _figure("bulk", "enqueue_many with keys", seen, "keyed", ("COPY, keyed", "COPY, keyed", 0.5)),
         _figure("bulk", "qwf queue import", seen, "import", ("COPY", "COPY", 0.5)),
     ]
+
+
+def _by_asyncpg(bench: Bench, measure: str, what: str, seen: dict[str, list[float]]) -> list[Figure]:
+    """The awaited verb through asyncpg, beside the verb through psycopg and beside pgqueuer."""
+    against: list[tuple[str, str, float | None]] = [("library", "psycopg", None)]
+    if "pgqueuer" in seen:
+        against.append(("pgqueuer", f"pgqueuer {bench.peers['pgqueuer']}", None))
+    return [_figure(measure, f"{what}, asyncpg", seen, "asyncpg", one) for one in against]
 
 
 def _beside(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
+import asyncpg
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from bench import peers
 from bench.harness import pgbench
@@ -20,7 +23,7 @@ from bench.harness.servers import said
 from bench.harness.workers import ONE_AT_A_TIME, environment, working
 from bench.producing.crews import Crew
 from bench.producing.orders import take_orders
-from queue_workflows import enqueue_ingest_job, enqueue_many
+from queue_workflows import aenqueue_ingest_job, aenqueue_many, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories import NewIngestJob
 
 BUSY: Final = 2
@@ -131,7 +134,11 @@ def produce(dsn: str) -> None:
     def job(number: int, connection: psycopg.Connection[Any]) -> None:
         enqueue_ingest_job("noop", queue="fetch", args={"n": number}, conn=connection)
 
-    with psycopg.connect(dsn, autocommit=True) as each, psycopg.connect(dsn) as begun:
+    with (
+        psycopg.connect(dsn, autocommit=True) as each,
+        psycopg.connect(dsn) as begun,
+        asyncio.Runner() as runner,
+    ):
 
         def autocommit(count: int) -> None:
             for number in range(count):
@@ -143,25 +150,52 @@ def produce(dsn: str) -> None:
                 begun.commit()
 
         def bulk(count: int, prefix: str | None = None) -> None:
-            jobs = (
-                NewIngestJob(
-                    task_name="noop",
-                    queue="fetch",
-                    args={"n": number},
-                    dedupe_key=prefix and f"{prefix}{number}",
-                )
-                for number in range(count)
-            )
-            enqueue_many(jobs, conn=begun)
+            enqueue_many(_jobs(count, prefix), conn=begun)
             begun.commit()
 
         def keyed(count: int) -> None:
             bulk(count, f"{time.time_ns()}-")
 
-        forms = {"autocommit": autocommit, "transaction": transaction, "bulk": bulk, "keyed": keyed}
+        forms = {
+            "autocommit": autocommit,
+            "transaction": transaction,
+            "bulk": bulk,
+            "keyed": keyed,
+            **_by_asyncpg(dsn, runner),
+        }
         for form in forms.values():
             form(1)
         take_orders(forms)
+
+
+def _jobs(count: int, prefix: str | None = None) -> Iterator[NewIngestJob]:
+    for number in range(count):
+        key = prefix and f"{prefix}{number}"
+        yield NewIngestJob(task_name="noop", queue="fetch", args={"n": number}, dedupe_key=key)
+
+
+def _by_asyncpg(dsn: str, runner: asyncio.Runner) -> dict[str, Callable[[int], None]]:
+    """The awaited verbs, each job in a transaction of its own, or all in one."""
+    connection = runner.run(_asyncpg(dsn))
+
+    async def single(count: int) -> None:
+        for number in range(count):
+            await aenqueue_ingest_job("noop", queue="fetch", args={"n": number}, conn=connection)
+
+    async def bulk(count: int) -> None:
+        async with connection.transaction():
+            await aenqueue_many(_jobs(count), conn=connection)
+
+    return {
+        "asyncpg": lambda count: runner.run(single(count)),
+        "asyncpg-bulk": lambda count: runner.run(bulk(count)),
+    }
+
+
+async def _asyncpg(dsn: str) -> Any:
+    given = conninfo_to_dict(dsn)
+    names = {"host": "host", "port": "port", "user": "user", "password": "password", "dbname": "database"}
+    return await asyncpg.connect(**{there: given[here] for here, there in names.items() if given.get(here)})
 
 
 if __name__ == "__main__":

@@ -54,10 +54,14 @@ class EmbeddedSetupError(EmbeddedServerError):
 
 
 class UnusableConnection(ConfigurationError):
-    """A caller's connection that cannot be used; `kind` is its class, `state` what is the matter with it."""
+    """A caller's connection that cannot be used.
+
+    `kind` is its class, and `state` what is the matter with it: nothing, where it is no connection at all.
+    """
 
     def __init__(self, kind: str, state: str, *, wanted: str, advice: str | None = None) -> None:
-        super().__init__(f"conn is a {kind}, {state}: {wanted}", advice=advice)
+        link = " " if state.startswith(("in ", "on ", "to ")) else ", "
+        super().__init__(f"conn is a {kind}{link if state else ''}{state}; {wanted}", advice=advice)
         self.kind, self.state = kind, state
 
 

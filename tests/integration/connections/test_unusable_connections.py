@@ -194,7 +194,7 @@ def test_a_verb_in_the_wrong_form(kind: type[Brought], qwf_dsn: str) -> None:
     assert count(qwf_dsn) == 0
 
 
-@pytest.mark.parametrize("handle", [None, "postgresql://host/db", 7], ids=str)
+@pytest.mark.parametrize("handle", ["postgresql://host/db", 7], ids=str)
 def test_something_else_entirely(handle: Any) -> None:
     """In either form of a verb it is named, with what is wanted."""
     for form in (
@@ -217,7 +217,9 @@ def test_other_databases_than_postgres() -> None:
     assert error.value.state == "on sqlite+pysqlite"
     from django.db.backends.sqlite3.base import DatabaseWrapper
 
-    lite: Any = DatabaseWrapper({"NAME": ":memory:", "ENGINE": "django.db.backends.sqlite3", "TIME_ZONE": None})
+    lite: Any = DatabaseWrapper(
+        {"NAME": ":memory:", "ENGINE": "django.db.backends.sqlite3", "TIME_ZONE": None}
+    )
     with pytest.raises(UnusableConnection) as error:
         qwf.enqueue_ingest_job("t", conn=lite, **ONE)
     assert error.value.state == "on sqlite"
@@ -229,7 +231,9 @@ def test_an_asynchronous_session_on_another_driver() -> None:
     class Dialect(sa.dialects.postgresql.psycopg.PGDialectAsync_psycopg):
         driver = "psqlpy"
 
-    engine = create_async_engine("postgresql+psycopg_async://", async_creator=lambda: pytest.fail("connected"))
+    engine = create_async_engine(
+        "postgresql+psycopg_async://", async_creator=lambda: pytest.fail("connected")
+    )
     engine.sync_engine.dialect = Dialect(dbapi=engine.dialect.dbapi)
     with pytest.raises(UnusableConnection) as error:
         asyncio.run(qwf.aenqueue_ingest_job("t", conn=AsyncSession(engine), **ONE))

@@ -128,6 +128,11 @@ class Database:
             self._embedded.ensure_running()
             return route.connect(autocommit=autocommit, hot=hot)
 
+    def options(self) -> dict[str, Any]:
+        """What an asynchronous connection is opened with; what can be checked has been, on one of these."""
+        self.connect().close()
+        return self._route.options()
+
     def connect_session(self, *, autocommit: bool = False) -> AskingConnection:
         """A connection that keeps a server session of its own, past a proxy that keeps none."""
         if not self.can_listen:

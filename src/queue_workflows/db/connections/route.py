@@ -95,6 +95,12 @@ class Route:
             keeps = self._between.keeps_sessions and not self._forgoes
             return Form(options=keeps and self._takes_options, prepares=keeps)
 
+    def options(self) -> dict[str, Any]:
+        """What psycopg is given for a connection in the form that suits what was found last."""
+        form = self.form
+        pinned = pin(self.params, name=self._name, timeouts=self._timeouts, options=form.options)
+        return {**pinned, "prepare_threshold": 5 if form.prepares else None}
+
     def connect(self, *, autocommit: bool = False, hot: bool = False) -> AskingConnection:
         """A pinned and checked connection of the form that suits what it goes through, or one of our errors.
 

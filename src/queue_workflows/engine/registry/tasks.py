@@ -78,16 +78,20 @@ class IngestTask(Generic[P, R]):
         return NewIngestJob(task_name=self.name, args=args, **self._options(args, options))
 
     def enqueue(
-        self, args: dict[str, Any] | None = None, *, conn: Handle, **options: Unpack[EnqueueOptions]
+        self,
+        args: dict[str, Any] | None = None,
+        *,
+        conn: Handle | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
-        """Enqueue a job in the transaction of `conn`."""
+        """Enqueue a job in the transaction of `conn`; without one in a transaction of its own."""
         return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(args, options))
 
     def enqueue_many(
         self,
         jobs: Iterable[dict[str, Any] | NewIngestJob | None],
         *,
-        conn: Handle,
+        conn: Handle | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
         """Enqueue many in the transaction of `conn`; each is a `job()`, or args that the options are for."""
@@ -108,7 +112,11 @@ class IngestTask(Generic[P, R]):
         return enqueue_many(checked(), conn=conn)
 
     async def aenqueue(
-        self, args: dict[str, Any] | None = None, *, conn: AsyncHandle, **options: Unpack[EnqueueOptions]
+        self,
+        args: dict[str, Any] | None = None,
+        *,
+        conn: AsyncHandle | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """`enqueue`, awaited, on an asynchronous connection."""
         return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, **options))
@@ -117,7 +125,7 @@ class IngestTask(Generic[P, R]):
         self,
         jobs: Iterable[dict[str, Any] | NewIngestJob | None],
         *,
-        conn: AsyncHandle,
+        conn: AsyncHandle | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
         """`enqueue_many`, awaited, on an asynchronous connection."""

@@ -37,7 +37,7 @@ async def astart_run(
     workflow: str | Document | Mapping[str, Any] | Path,
     inputs: Mapping[str, Any] | None = None,
     *,
-    conn: AsyncHandle,
+    conn: AsyncHandle | None = None,
     **options: Unpack[RunOptions],
 ) -> StartedRun:
     """`start_run`, awaited."""
@@ -45,21 +45,30 @@ async def astart_run(
 
 
 async def acancel_run(
-    run: RunName, *, conn: AsyncHandle, reason: str | None = None, actor: str | None = None
+    run: RunName, *, conn: AsyncHandle | None = None, reason: str | None = None, actor: str | None = None
 ) -> bool:
     """`cancel_run`, awaited."""
     return await awaited(conn, lambda usable: cancel_run(run, conn=usable, reason=reason, actor=actor))
 
 
 async def acancel_runs(
-    runs: Collection[RunName], *, conn: AsyncHandle, reason: str | None = None, actor: str | None = None
+    runs: Collection[RunName],
+    *,
+    conn: AsyncHandle | None = None,
+    reason: str | None = None,
+    actor: str | None = None,
 ) -> dict[uuid.UUID, RunStatus]:
     """`cancel_runs`, awaited."""
     return await awaited(conn, lambda usable: cancel_runs(runs, conn=usable, reason=reason, actor=actor))
 
 
 async def acancel_node(
-    run: RunName, node: str, *, conn: AsyncHandle, reason: str | None = None, actor: str | None = None
+    run: RunName,
+    node: str,
+    *,
+    conn: AsyncHandle | None = None,
+    reason: str | None = None,
+    actor: str | None = None,
 ) -> bool:
     """`cancel_node`, awaited."""
     return await awaited(conn, lambda usable: cancel_node(run, node, conn=usable, reason=reason, actor=actor))
@@ -70,7 +79,7 @@ async def asubmit_input(
     node: str,
     payload: Mapping[str, Any],
     *,
-    conn: AsyncHandle,
+    conn: AsyncHandle | None = None,
     submitted_by: str | None = None,
 ) -> int:
     """`submit_input`, awaited."""
@@ -82,7 +91,7 @@ async def asubmit_input(
 async def aretry_run(
     run: RunName,
     *,
-    conn: AsyncHandle,
+    conn: AsyncHandle | None = None,
     from_node: str | None = None,
     dry_run: bool = False,
     actor: str | None = None,

@@ -18,7 +18,7 @@ from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
 from queue_workflows.repositories.runs.tree import RunTreeRepository
-from queue_workflows.repositories.sql.configured_database import check_database
+from queue_workflows.repositories.sql.configured_database import checked_transaction_of
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, SealNode, compiled
@@ -48,7 +48,7 @@ class RunRetry:
 def retry_run(
     run: RunName,
     *,
-    conn: Handle,
+    conn: Handle | None = None,
     from_node: str | None = None,
     dry_run: bool = False,
     actor: str | None = None,
@@ -61,26 +61,28 @@ def retry_run(
     With `from_node` that node runs again too, whatever it came to, with all that follows from it. With
     `dry_run` nothing is changed. An `actor` is written to the audit log.
     """
-    check_database(conn, "workflow_runs")
     run_id = run_named(run)
-    stored = SteeringRepository(conn).stored(run_id, lock=not dry_run)
-    if stored is None:
-        raise UnknownRun(run_id)
-    _check(run_id, stored)
-    if SteeringRepository(conn).is_pruned(run_id):
-        message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
-        raise RunRefused(run_id, message, status=stored.status, advice="start another run")
-    document = compiled(stored.spec, stored.spec_hash)
-    if from_node is not None and from_node not in document.by_id:
-        raise UnknownNode(run_id, from_node)
-    reopening = _reopening(conn, run_id, document, from_node)
-    if not reopening.again and stored.error_kind != OUTPUTS:
-        advice = "name a node to run again from, with `from_node` or --from"
-        message = f"run {run_id} is {stored.status}: there is nothing to run again"
-        raise RunRefused(run_id, message, status=stored.status, advice=advice)
-    if not dry_run:
-        details = {"was": stored.status, "from_node": from_node, "nodes": len(reopening.again)}
-        _write(conn, run_id, document, reopening, from_node, actor=actor, reason=reason, details=details)
+    with checked_transaction_of(conn, "workflow_runs") as handle:
+        stored = SteeringRepository(handle).stored(run_id, lock=not dry_run)
+        if stored is None:
+            raise UnknownRun(run_id)
+        _check(run_id, stored)
+        if SteeringRepository(handle).is_pruned(run_id):
+            message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
+            raise RunRefused(run_id, message, status=stored.status, advice="start another run")
+        document = compiled(stored.spec, stored.spec_hash)
+        if from_node is not None and from_node not in document.by_id:
+            raise UnknownNode(run_id, from_node)
+        reopening = _reopening(handle, run_id, document, from_node)
+        if not reopening.again and stored.error_kind != OUTPUTS:
+            advice = "name a node to run again from, with `from_node` or --from"
+            message = f"run {run_id} is {stored.status}: there is nothing to run again"
+            raise RunRefused(run_id, message, status=stored.status, advice=advice)
+        if not dry_run:
+            details = {"was": stored.status, "from_node": from_node, "nodes": len(reopening.again)}
+            _write(
+                handle, run_id, document, reopening, from_node, actor=actor, reason=reason, details=details
+            )
     return RunRetry(
         run_id,
         stored.status,

@@ -18,7 +18,7 @@ from queue_workflows.repositories.runs.inputs import InputSubmissionRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE, NodeStanding, SteeringRepository
 from queue_workflows.repositories.runs.runs import RunRepository, StartedRun, named_run
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.repositories.sql.configured_database import check_database
+from queue_workflows.repositories.sql.configured_database import checked_transaction_of
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
 from queue_workflows.telemetry.names import RUN
@@ -38,7 +38,7 @@ def start_run(
     workflow: str | Document | Mapping[str, Any] | Path,
     inputs: Mapping[str, Any] | None = None,
     *,
-    conn: Handle,
+    conn: Handle | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
     labels: Mapping[str, Any] | None = None,
@@ -48,18 +48,22 @@ def start_run(
 ) -> StartedRun:
     """Start a run of a workflow, in the transaction of `conn`; it keeps the document as it is now.
 
+    Without `conn` that is a transaction of its own on the configured database, whatever else is open.
+
     `workflow` is the name of one that can be found, or a document: as a dict, or the path of a file. Inputs
     that the document does not allow are refused. Where a run of this workflow has the `dedupe_key` already,
     that one is the answer. Of the tree of runs that it begins, at most `max_open_runs` are open at once, else
     as many as the document says; what is found beyond that waits in `queued` for its turn.
     """
-    check_database(conn, _RUNS)
     document = _document(workflow)
-    with producing("start", document.name, None, "run") as traced:
+    with (
+        producing("start", document.name, None, "run") as traced,
+        checked_transaction_of(conn, _RUNS) as handle,
+    ):
         started = insert_run(
             document,
             inputs,
-            conn=conn,
+            conn=handle,
             limits=current_limits(),
             priority=priority,
             dedupe_key=dedupe_key,
@@ -104,7 +108,9 @@ def insert_run(
     )
 
 
-def cancel_run(run: RunName, *, conn: Handle, reason: str | None = None, actor: str | None = None) -> bool:
+def cancel_run(
+    run: RunName, *, conn: Handle | None = None, reason: str | None = None, actor: str | None = None
+) -> bool:
     """Have a run cancelled, with all that it has started; whether it was not over yet.
 
     What waits ends at once, what runs is told to stop, and nothing starts any more. An `actor` is written to
@@ -115,24 +121,35 @@ def cancel_run(run: RunName, *, conn: Handle, reason: str | None = None, actor: 
 
 
 def cancel_runs(
-    runs: Collection[RunName], *, conn: Handle, reason: str | None = None, actor: str | None = None
+    runs: Collection[RunName],
+    *,
+    conn: Handle | None = None,
+    reason: str | None = None,
+    actor: str | None = None,
 ) -> dict[uuid.UUID, RunStatus]:
     """Have many runs cancelled in one statement; how each stood: one that was over stays as it was."""
-    return _cancel(runs, None, conn, reason, actor)
+    with checked_transaction_of(conn, _RUNS) as handle:
+        return _cancel(runs, None, handle, reason, actor)
 
 
 def cancel_node(
-    run: RunName, node: str, *, conn: Handle, reason: str | None = None, actor: str | None = None
+    run: RunName,
+    node: str,
+    *,
+    conn: Handle | None = None,
+    reason: str | None = None,
+    actor: str | None = None,
 ) -> bool:
     """Have one node of a run cancelled; whether it was not over yet.
 
     What needs it is cancelled too, and the rest of the run goes on.
     """
     run_id = run_named(run)
-    standing = _standing(run_id, node, conn)
-    if standing.run_status in RUN_TERMINAL or standing.state in NODE_OVER:
-        return False
-    return _cancel([run_id], node, conn, reason, actor)[run_id] not in RUN_TERMINAL
+    with checked_transaction_of(conn, _RUNS) as handle:
+        standing = _standing(run_id, node, handle)
+        if standing.run_status in RUN_TERMINAL or standing.state in NODE_OVER:
+            return False
+        return _cancel([run_id], node, handle, reason, actor)[run_id] not in RUN_TERMINAL
 
 
 def submit_input(
@@ -140,7 +157,7 @@ def submit_input(
     node: str,
     payload: Mapping[str, Any],
     *,
-    conn: Handle,
+    conn: Handle | None = None,
     submitted_by: str | None = None,
 ) -> int:
     """Answer a node that waits for input; the id of the submission, which an orchestrator takes up.
@@ -149,14 +166,14 @@ def submit_input(
     `PayloadError`, and a node that is over a `RunRefused`; nothing is stored then. Where the connection may
     not read runs, as a producer's may not, only the orchestrator checks it, and the row says what it found.
     """
-    check_database(conn, _RUNS)
     run_id = run_named(run)
     answer: Any = payload
-    if SteeringRepository(conn).may_read():
-        asked = asked_node(run_id, node, conn=conn)
-        answer = filled(asked.answer_schema, payload, what="the answer")
-    submissions = InputSubmissionRepository(conn, payload_limits=current_limits())
-    return submissions.insert(run_id, node, answer, submitted_by=submitted_by)
+    with checked_transaction_of(conn, _RUNS) as handle:
+        if SteeringRepository(handle).may_read():
+            asked = asked_node(run_id, node, conn=handle)
+            answer = filled(asked.answer_schema, payload, what="the answer")
+        submissions = InputSubmissionRepository(handle, payload_limits=current_limits())
+        return submissions.insert(run_id, node, answer, submitted_by=submitted_by)
 
 
 def asked_node(run: RunName, node: str, *, conn: Handle) -> InputNode:
@@ -188,7 +205,6 @@ def _document(workflow: str | Document | Mapping[str, Any] | Path) -> Document:
 def _cancel(
     runs: Collection[RunName], node: str | None, conn: Handle, reason: str | None, actor: str | None
 ) -> dict[uuid.UUID, RunStatus]:
-    check_database(conn, _RUNS)
     ids = sorted({run_named(run) for run in runs})
     found = SteeringRepository(conn).cancel(ids, node_id=node, actor=actor, reason=reason)
     for run_id in ids:

@@ -53,7 +53,7 @@ def ingest_snapshot(
 
 
 async def aingest_snapshot(
-    *, conn: AsyncHandle, window_s: float = 3600.0, most: int = COUNTED
+    *, conn: AsyncHandle | None = None, window_s: float = 3600.0, most: int = COUNTED
 ) -> dict[str, QueueSnapshot]:
     """`ingest_snapshot`, awaited, on an asynchronous connection."""
     return await awaited(conn, lambda usable: ingest_snapshot(conn=usable, window_s=window_s, most=most))

@@ -15,7 +15,7 @@ from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
 from queue_workflows.repositories.sql.checks import PayloadLimits, exclusive_key
-from queue_workflows.repositories.sql.configured_database import check_database
+from queue_workflows.repositories.sql.configured_database import check_database, transaction_of
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.states import JobFamily
 from queue_workflows.telemetry.instruments import count_sent, instruments
@@ -100,7 +100,7 @@ def enqueue_ingest_job(
     task_name: str,
     *,
     queue: str,
-    conn: Handle,
+    conn: Handle | None = None,
     args: dict[str, Any] | None = None,
     reason: str | None = None,
     dedupe_key: str | None = None,
@@ -120,14 +120,15 @@ def enqueue_ingest_job(
 ) -> Enqueued:
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
 
+    Without `conn` that is a transaction of its own on the configured database, whatever else is open.
     `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
     `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
     """
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
-    with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced:
-        enqueued = _kept_repository(conn, standing).enqueue(
+    with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
+        enqueued = _kept_repository(handle, standing).enqueue(
             task_name,
             queue=queue,
             args=args,
@@ -155,15 +156,16 @@ def enqueue_ingest_job(
     return enqueued
 
 
-def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued]:
+def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) -> list[Enqueued]:
     """Enqueue many jobs in the transaction of `conn`; a bad one means that none is written.
 
+    Without `conn` that is a transaction of its own on the configured database.
     What was seen of `jobs` is kept until the end, so hand over more than some hundred thousand in parts.
     """
     standing = _kept.get()
     known = standing.config.ingest_queues
-    with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced:
-        repository = _repository(conn, standing)
+    with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
+        repository = _repository(handle, standing)
         rows = repository.columns(jobs, traceparent=traced.traceparent)
         for queue in set(rows.values("queue")) - known:
             raise unknown_queue(queue, known)
@@ -181,7 +183,7 @@ async def aenqueue_ingest_job(
     task_name: str,
     *,
     queue: str,
-    conn: AsyncHandle,
+    conn: AsyncHandle | None = None,
     args: dict[str, Any] | None = None,
     **options: Unpack[JobOptions],
 ) -> Enqueued:
@@ -191,7 +193,7 @@ async def aenqueue_ingest_job(
     )
 
 
-async def aenqueue_many(jobs: Iterable[NewIngestJob], *, conn: AsyncHandle) -> list[Enqueued]:
+async def aenqueue_many(jobs: Iterable[NewIngestJob], *, conn: AsyncHandle | None = None) -> list[Enqueued]:
     """`enqueue_many`, awaited, on an asynchronous connection."""
     return await awaited(conn, lambda usable: enqueue_many(jobs, conn=usable))
 

@@ -7,13 +7,15 @@ a database may go by another name. Nothing is compared where no database is conf
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from queue_workflows.config import EngineConfig, current_config, resolve_dsn
 from queue_workflows.db.connections.dsn import parse_dsn
+from queue_workflows.db.connections.own import own_transaction
 from queue_workflows.errors import OtherDatabase
-from queue_workflows.repositories.sql.connection import Statements
-from queue_workflows.repositories.sql.drivers.databases import database_of
+from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
 
 REAL_NAME: Final = "SELECT current_database()::text"
@@ -48,6 +50,18 @@ def check_database(conn: Any, table: str) -> None:
             raise OtherDatabase(kind_name(conn), name, sorted(names))
         names |= {name}
     _known.names = names
+
+
+def transaction_of(conn: Handle | None) -> AbstractContextManager[Handle]:
+    """The caller's connection, in the transaction that it is in; without one a transaction of our own."""
+    return own_transaction() if conn is None else nullcontext(conn)
+
+
+def checked_transaction_of(conn: Handle | None, table: str) -> AbstractContextManager[Handle]:
+    """`transaction_of`, for a connection that is to the configured database."""
+    if conn is not None:
+        check_database(conn, table)
+    return transaction_of(conn)
 
 
 def allow_database(name: str) -> None:

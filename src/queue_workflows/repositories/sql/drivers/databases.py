@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 
-def database_of(handle: Any) -> str | None:
-    """Its name; None where only the server would know."""
-    for read in (_of_psycopg, _of_sqlalchemy, _of_asyncpg, _of_psycopg2, _of_django):
-        try:
-            if (found := read(handle)) is not None:
-                return str(found)
-        except Exception:  # noqa: S112 - a kind that it is not, or one that is closed
-            continue
-    return None
+def of_psycopg(connection: Any) -> str:
+    """Of either connection of psycopg 3."""
+    name: bytes = connection.pgconn.db
+    return name.decode()
 
 
-def _of_psycopg(handle: Any) -> Any:
-    return handle.pgconn.db.decode()
-
-
-def _of_sqlalchemy(handle: Any) -> Any:
+def of_sqlalchemy(handle: Any) -> str | None:
+    """Of a Session's or Connection's engine; None where that was made without an address."""
     bind = handle.get_bind() if hasattr(handle, "get_bind") else handle
-    return bind.engine.url.database
+    url = bind.engine.url
+    name: str | None = url.database or url.query.get("dbname")
+    return name
 
 
-def _of_asyncpg(handle: Any) -> Any:
-    return handle._params.database
+def of_asyncpg(connection: Any) -> str:
+    """As it was connected to."""
+    name: str = connection._params.database
+    return name
 
 
-def _of_psycopg2(handle: Any) -> Any:
-    return handle.info.dbname
+def of_psycopg2(connection: Any) -> str:
+    """As libpq has it."""
+    name: str = connection.info.dbname
+    return name
 
 
-def _of_django(handle: Any) -> Any:
-    return handle.settings_dict["NAME"]
+def of_django(connection: Any) -> str:
+    """As the settings have it, which in a test are those of the test's own."""
+    name: str = connection.settings_dict["NAME"]
+    return name

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.errors import FailedTransaction, QwfError, SchemaError
-from queue_workflows.repositories.sql.drivers.databases import database_of
+from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
 
 _FAILED: Final = "25P02"
@@ -18,7 +19,12 @@ _UPGRADE: Final = "run `qwf db upgrade` on it, then `qwf db check`, which names 
 
 
 def explained(error: Exception, handle: object) -> QwfError | None:
-    """Our error in place of a driver's; None where its own says more to the caller."""
+    """Our error in place of a driver's; None where its own says more to the caller.
+
+    On connections of the engine's own its processes know the driver's errors, and live with some of them.
+    """
+    if isinstance(handle, AskingConnection):
+        return None
     state = _sqlstate(error)
     if state == _FAILED:
         return FailedTransaction(kind_name(handle))

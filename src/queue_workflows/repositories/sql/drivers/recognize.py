@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -9,6 +10,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import psycopg
 
 from queue_workflows.repositories.sql.drivers.asyncpg_connection import on_asyncpg
+from queue_workflows.repositories.sql.drivers.databases import (
+    of_asyncpg,
+    of_django,
+    of_psycopg,
+    of_psycopg2,
+    of_sqlalchemy,
+)
 from queue_workflows.repositories.sql.drivers.django_connection import on_django, on_django_proxy
 from queue_workflows.repositories.sql.drivers.handles import Asker, AsyncHandle, Handle
 from queue_workflows.repositories.sql.drivers.psycopg2_connection import on_psycopg2
@@ -35,11 +43,16 @@ async def _run_flow(_handle: object, flow: Callable[[], T]) -> T:
 
 
 class _Kind(NamedTuple):
-    """A class by the module that has it, how its objects are asked, and how a flow on them is awaited."""
+    """A class by the module that has it.
+
+    With how its objects are asked, how they say which database they are to, and how a flow on them is
+    awaited.
+    """
 
     module: str
     name: str
     asker: Callable[[Any, str], Asker]
+    database: Callable[[Any], str | None]
     run: _Runner | None = None
 
     def has_made(self, handle: object) -> bool:
@@ -48,20 +61,23 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = (
-    _Kind("psycopg", "Connection", on_psycopg),
-    _Kind("psycopg", "AsyncConnection", on_async_psycopg, _run_flow),
-    _Kind("sqlalchemy.orm", "Session", on_session),
-    _Kind("sqlalchemy.orm", "scoped_session", on_scoped_session),
-    _Kind("sqlalchemy", "Connection", on_connection),
-    _Kind("sqlalchemy.ext.asyncio", "AsyncSession", on_async_session, run_sync),
-    _Kind("sqlalchemy.ext.asyncio", "async_scoped_session", on_async_scoped_session, run_sync),
-    _Kind("sqlalchemy.ext.asyncio", "AsyncConnection", on_async_connection, run_sync),
+    _Kind("psycopg", "Connection", on_psycopg, of_psycopg),
+    _Kind("psycopg", "AsyncConnection", on_async_psycopg, of_psycopg, _run_flow),
+    _Kind("sqlalchemy.orm", "Session", on_session, of_sqlalchemy),
+    _Kind("sqlalchemy.orm", "scoped_session", on_scoped_session, of_sqlalchemy),
+    _Kind("sqlalchemy", "Connection", on_connection, of_sqlalchemy),
+    _Kind("sqlalchemy.ext.asyncio", "AsyncSession", on_async_session, of_sqlalchemy, run_sync),
+    _Kind("sqlalchemy.ext.asyncio", "async_scoped_session", on_async_scoped_session, of_sqlalchemy, run_sync),
+    _Kind("sqlalchemy.ext.asyncio", "AsyncConnection", on_async_connection, of_sqlalchemy, run_sync),
     # Of a pool's connections too.
-    _Kind("asyncpg", "Connection", on_asyncpg, _run_flow),
-    _Kind("django.db.backends.base.base", "BaseDatabaseWrapper", on_django),
-    _Kind("django.utils.connection", "ConnectionProxy", on_django_proxy),
-    _Kind("psycopg2.extensions", "connection", on_psycopg2),
+    _Kind("asyncpg", "Connection", on_asyncpg, of_asyncpg, _run_flow),
+    _Kind("django.db.backends.base.base", "BaseDatabaseWrapper", on_django, of_django),
+    _Kind("django.utils.connection", "ConnectionProxy", on_django_proxy, of_django),
+    _Kind("psycopg2.extensions", "connection", on_psycopg2, of_psycopg2),
 )
+
+# What a class was found to be: to look through all of them costs as much as to ask a statement.
+_found: Final[dict[type, _Kind]] = {}
 
 
 def asker_of(handle: object, table: str) -> Asker:
@@ -71,8 +87,13 @@ def asker_of(handle: object, table: str) -> Asker:
     return _kind_of(handle).asker(handle, table)
 
 
-async def awaited(handle: AsyncHandle, flow: Callable[[Handle], T]) -> T:
-    """What a verb returns on an asynchronous connection; each of its statements is awaited."""
+async def awaited(handle: AsyncHandle | None, flow: Callable[[Handle | None], T]) -> T:
+    """What a verb returns on an asynchronous connection; each of its statements is awaited.
+
+    Without a connection it does its work in a thread, in a transaction of its own.
+    """
+    if handle is None:
+        return await asyncio.to_thread(flow, None)
     run = _kind_of(handle).run
     if run is None:
         raise must_be_awaited(handle)
@@ -82,8 +103,20 @@ async def awaited(handle: AsyncHandle, flow: Callable[[Handle], T]) -> T:
     return result
 
 
+def database_of(handle: object) -> str | None:
+    """The name of the database, as its client says it; None where only the server would know."""
+    try:
+        return _kind_of(handle).database(handle)
+    except Exception:
+        # It is closed, or has several: whoever asks it finds that out.
+        return None
+
+
 def _kind_of(handle: object) -> _Kind:
+    if (known := _found.get(type(handle))) is not None:
+        return known
     for kind in _KINDS:
         if kind.has_made(handle):
+            _found[type(handle)] = kind
             return kind
     raise refusal(handle)

@@ -21,7 +21,7 @@ def kind_name(handle: object) -> str:
 def refusal(handle: object, state: str = "", *, advice: str | None = None) -> UnusableConnection:
     """That a connection is of no kind, or in no state, that will do."""
     return UnusableConnection(
-        kind_name(handle), state or "unknown", wanted=f"wanted is {WANTED}; it must be open", advice=advice
+        kind_name(handle), state, wanted=f"wanted is {WANTED}; it must be open", advice=advice
     )
 
 
