@@ -210,7 +210,7 @@ def test_adoption_works_on_an_engine_and_in_another_schema(empty: str) -> None:
         pytest.param(
             5,
             "ALTER TABLE workflow_input_submissions ALTER id DROP IDENTITY, ALTER status DROP DEFAULT,"
-            " ALTER status DROP NOT NULL, ALTER submitted_by TYPE varchar(80), ALTER error SET DEFAULT 'none';"
+            " ALTER status DROP NOT NULL, ALTER submitted_by TYPE varchar(80), ALTER error SET DEFAULT '';"
             " CREATE SEQUENCE workflow_input_submissions_id_seq OWNED BY workflow_input_submissions.id;"
             " ALTER TABLE workflow_input_submissions ALTER id"
             " SET DEFAULT nextval('workflow_input_submissions_id_seq')",
@@ -226,7 +226,8 @@ def test_adoption_works_on_an_engine_and_in_another_schema(empty: str) -> None:
         ),
         pytest.param(
             9,
-            "ALTER TABLE ingest_jobs ADD tenant text NOT NULL DEFAULT 'a', ADD CONSTRAINT mine CHECK (tenant <> '');"
+            "ALTER TABLE ingest_jobs ADD tenant text NOT NULL DEFAULT 'a',"
+            " ADD CONSTRAINT mine CHECK (tenant <> '');"
             "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
             "CREATE TRIGGER mine BEFORE INSERT ON ingest_jobs FOR EACH ROW EXECUTE FUNCTION mine()",
             id="own columns",

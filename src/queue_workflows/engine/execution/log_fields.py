@@ -85,7 +85,7 @@ def bind_child_threads() -> None:
             setattr(thread, _OF_THREAD, fields)
         plain_start(thread)
 
-    threading.Thread.start = start  # type: ignore[method-assign]
+    threading.Thread.start = start  # type: ignore[method-assign,assignment]
 
 
 def _trace_of(job: ClaimedJob) -> Mapping[str, str]:
