@@ -53,14 +53,14 @@ def test_few_ends_have_a_line_each(lines):
     """The task, the id, the outcome, the seconds, the attempt; of a node where it stands in its run."""
     log, run = JobLog(Clock()), "00000000-0000-0000-0000-000000000001"
     batch = [
-        held(ingest_job(id=1)),
+        held(ingest_job(id=1), seconds=0.00025),
         held(node_job(id=2, map_index=3)),
         held(ingest_job(id=3), "skipped", error=json.dumps({"kind": "skipped", "message": "nothing new"})),
         held(ingest_job(id=4), "cancelled", seconds=1234.5),
     ]
     log.ended(batch, statuses(batch))
     assert lines() == [
-        ("INFO", "task 1 completed after 0.250 s, attempt 2"),
+        ("INFO", "task 1 completed after 0.25 ms, attempt 2"),
         ("INFO", f"plan (plan[3] of run {run}) 2 completed after 0.250 s, attempt 2"),
         ("INFO", "task 3 skipped after 0.250 s, attempt 2: nothing new"),
         ("INFO", "task 4 cancelled after 1,234 s, attempt 2"),

@@ -238,4 +238,6 @@ def _when(ending: Ending) -> str:
 
 
 def _lasted(seconds: float) -> str:
+    if seconds < 0.01:
+        return f"{seconds * 1000:.2f} ms"
     return f"{seconds:.3f} s" if seconds < 100 else f"{seconds:,.0f} s"
