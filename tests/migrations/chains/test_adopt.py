@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psycopg
 import pytest
 from support.rows.schemas import as_user, blocked, catalog, holding, leftovers, query, qwf, sa_engine
@@ -276,4 +279,37 @@ def test_what_a_column_of_its_own_held_is_kept_beside(empty: str) -> None:
     assert caught.value.statements == [
         "CREATE TABLE ingest_jobs_tenant AS SELECT id, tenant FROM ingest_jobs",
         "ALTER TABLE ingest_jobs DROP COLUMN tenant",
+    ]
+
+
+def test_the_tables_of_the_chain_itself_are_put_aside_and_their_jobs_carried_over(empty: str) -> None:
+    """Its keys are texts, so nothing is mended: ours are made beside them, and get what is queued there."""
+    query(
+        empty,
+        f"{LEDGER}; INSERT INTO queue_schema_version (version) SELECT generate_series(1, 9);"
+        "CREATE TABLE workflow_runs (id text PRIMARY KEY, status text NOT NULL);"
+        "CREATE TABLE ingest_jobs (id text PRIMARY KEY, task_name text NOT NULL, queue text NOT NULL,"
+        " reason text NOT NULL DEFAULT 'tick', args jsonb, priority smallint NOT NULL DEFAULT 100,"
+        " status text NOT NULL, created_at timestamptz NOT NULL DEFAULT now());"
+        "INSERT INTO ingest_jobs VALUES ('a1', 'load', 'fetch', 'boot', '{\"n\": 1}', 100, 'queued'),"
+        " ('a2', 'load', 'fetch', 'boot', NULL, 10, 'queued'),"
+        " ('a3', 'load', 'fetch', 'boot', NULL, 1, 'failed')",
+    )
+    run = qwf("db", "adopt", "--dry-run", QWF_DB_URL=empty)
+    assert (run.returncode, "keys of text" in run.stderr) == (79, True), run.stderr
+    assert run.stdout.splitlines() == [
+        "CREATE SCHEMA before_qwf;",
+        "ALTER TABLE ingest_jobs SET SCHEMA before_qwf;",
+        "ALTER TABLE workflow_runs SET SCHEMA before_qwf;",
+        "ALTER TABLE queue_schema_version SET SCHEMA before_qwf;",
+    ]
+    query(empty, run.stdout)
+    bootstrap(empty)
+    assert migrations.check(empty, chain=ENGINE[0]).status == "current"
+    page = (Path(__file__).parents[3] / "docs/deploy/from-the-sql-chain.md").read_text(encoding="utf-8")
+    (carried,) = re.findall(r"```sql\n(INSERT .*?)```", page, re.DOTALL)
+    query(empty, carried)
+    assert query(empty, "SELECT task_name, reason, args, priority FROM ingest_jobs ORDER BY position") == [
+        ("load", "boot", {}, 7),
+        ("load", "boot", {"n": 1}, 5),
     ]

@@ -23,7 +23,7 @@ from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER, Chain, eng
 from queue_workflows.db.migrations.chain.revisions import load_script
 from queue_workflows.db.migrations.chain.tables import engine_tables, tables_at
 from queue_workflows.db.migrations.failures import translated
-from queue_workflows.db.migrations.mending import mending
+from queue_workflows.db.migrations.mending import mending, moving
 from queue_workflows.db.migrations.refusals import refuse_misfit
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
@@ -113,6 +113,16 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
     (expected,) = _built(session, chain, script, [revision])
     there = read_catalog(connection, schema)
     found = compare_catalogs(expected.catalog, there)
+    if found and (moved := moving(expected.catalog, there, ENGINE_VERSION_TABLE)):
+        raise SchemaDrift(
+            f"the tables at version {int(revision)} of this ledger have keys of text, and ours have numbers: no"
+            " statement turns them",
+            found,
+            advice="`qwf db adopt --dry-run > move.sql` writes what puts them into a schema of their own;"
+            " `qwf db upgrade` then makes ours, and docs/deploy/from-the-sql-chain.md says how queued jobs are"
+            " carried over; nothing was changed",
+            statements=moved,
+        )
     if found:
         raise SchemaDrift(
             f"the ledger claims version {int(revision)}, but the database differs from revision {revision}: "

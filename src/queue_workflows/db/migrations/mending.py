@@ -22,11 +22,32 @@ _COLUMN: Final = re.compile(
 )
 _SEQUENCE: Final = re.compile(r"(\S+) (\S+) (\S+) (\S+) (\S+) (\S+) ([tf])")
 _KEY: Final = re.compile(r"PRIMARY KEY \((?P<columns>[^)]*)\)")
+# Where tables of another kind are put.
+BEFORE: Final = "before_qwf"
+_TEXTS: Final = frozenset({"text", "character varying"})
 _NO_KEY: Final = "ctid"
 _IDENTITY: Final = {"a": "ALWAYS", "d": "BY DEFAULT"}
 # What follows a definition that is a statement already: storage settings, whether it is valid or fires.
 _BEHIND_INDEX: Final = re.compile(r"( \{.*\})?( invalid)?$")
 _BEHIND_TRIGGER: Final = re.compile(r" [ODRA]$")
+
+
+def moving(expected: Catalog, found: Catalog, ledger: str) -> list[str]:
+    """Statements that put tables aside that have keys of another kind, so that ours can be made beside them.
+
+    Empty if there are none: no statement turns the key `'5f0c…'`, and all that names it, into a number.
+    """
+    there = sorted(name for kind, name in found if kind == "table" and ("table", name) in expected)
+    if not any(_has_other_key(expected, found, table) for table in there):
+        return []
+    moved = [f"ALTER TABLE {_quoted(table)} SET SCHEMA {BEFORE}" for table in [*there, ledger]]
+    return [f"CREATE SCHEMA {BEFORE}", *moved]
+
+
+def _has_other_key(expected: Catalog, found: Catalog, table: str) -> bool:
+    keys = [("column", f"{table}.{column.strip()}") for column in _key_of(expected, table)]
+    kinds = [(_column(expected[key])["type"], _column(found[key])["type"]) for key in keys if key in found]
+    return any(wanted != kind and kind in _TEXTS for wanted, kind in kinds)
 
 
 def mending(expected: Catalog, found: Catalog, functions: Mapping[str, str]) -> list[str]:
@@ -130,7 +151,7 @@ class _Mending:
                     yield change if is_whole else f"{begun} ALTER COLUMN {_quoted(name)} {change}"
         for key in self._too_many("column"):
             table, name = _parts(key[1])
-            columns = ", ".join(dict.fromkeys([*self._key_of(table), _quoted(name)]))
+            columns = ", ".join(dict.fromkeys([*(_key_of(self.expected, table) or [_NO_KEY]), _quoted(name)]))
             kept = _quoted(f"{table}_{name}"[:63])
             yield f"CREATE TABLE {kept} AS SELECT {columns} FROM {_quoted(table)}"  # noqa: S608 - to be read
             yield f"ALTER TABLE {_quoted(table)} DROP COLUMN {_quoted(name)}"
@@ -160,12 +181,6 @@ class _Mending:
             yield f"ADD {_identity(wanted)}"
             sequence = f"pg_get_serial_sequence('{table}', '{name}')"
             yield f"SELECT setval({sequence}, max({_quoted(name)})) FROM {_quoted(table)}"  # noqa: S608 - to be read
-
-    def _key_of(self, table: str) -> list[str]:
-        for (kind, name), text in self.expected.items():
-            if kind == "constraint" and _table(name) == table and (key := _KEY.match(text)):
-                return key["columns"].split(", ")
-        return [_NO_KEY]
 
     def _sequences(self) -> Iterator[str]:
         identities = {
@@ -216,6 +231,14 @@ class _Mending:
             yield f"DROP TRIGGER {_quoted(name)} ON {_quoted(table)}"
         for key in lacking:
             yield _BEHIND_TRIGGER.sub("", self.expected[key])
+
+
+def _key_of(expected: Catalog, table: str) -> list[str]:
+    """The columns of a table's primary key."""
+    for (kind, name), text in expected.items():
+        if kind == "constraint" and _table(name) == table and (key := _KEY.match(text)):
+            return key["columns"].split(", ")
+    return []
 
 
 def _parts(name: str) -> tuple[str, str]:
