@@ -1,4 +1,4 @@
-"""`python -m queue_workflows.claim_worker` is `qwf worker`; `main` is for a process that has wired itself."""
+"""`python -m queue_workflows.claim_worker` is `qwf worker`; `main` is for a process wired by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m queue_workflows.orchestrator` is `qwf orchestrator`; `main` is for a process that has wired itself."""
+"""`python -m queue_workflows.orchestrator` is `qwf orchestrator`; `main` is for a process wired by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m queue_workflows.scheduler` is `qwf scheduler`; `main` is for a process that has wired itself."""
+"""`python -m queue_workflows.scheduler` is `qwf scheduler`; `main` is for a process wired by itself."""
 
 from __future__ import annotations
 

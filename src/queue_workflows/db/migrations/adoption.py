@@ -115,12 +115,12 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
     found = compare_catalogs(expected.catalog, there)
     if found and (moved := moving(expected.catalog, there, ENGINE_VERSION_TABLE)):
         raise SchemaDrift(
-            f"the tables at version {int(revision)} of this ledger have keys of text, and ours have numbers: no"
-            " statement turns them",
+            f"the tables at version {int(revision)} of this ledger have keys of text, and ours have numbers:"
+            " no statement turns them",
             found,
             advice="`qwf db adopt --dry-run > move.sql` writes what puts them into a schema of their own;"
-            " `qwf db upgrade` then makes ours, and docs/deploy/from-the-sql-chain.md says how queued jobs are"
-            " carried over; nothing was changed",
+            " `qwf db upgrade` then makes ours, and docs/deploy/from-the-sql-chain.md says how queued jobs"
+            " are carried over; nothing was changed",
             statements=moved,
         )
     if found:
