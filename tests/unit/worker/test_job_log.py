@@ -173,3 +173,25 @@ def test_at_a_higher_level_successes_cost_nothing(caplog):
     batch = [held(ingest_job(id=n)) for n in range(500)]
     log.ended(batch, statuses(batch))
     assert (caplog.records, log.due) == ([], math.inf)
+
+
+def test_a_handler_that_raises_ends_no_worker(caplog):
+    """What the host app's logging does is its own affair."""
+
+    class Broken(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise OSError("no")
+
+    broken, logger = Broken(), logging.getLogger(LOGGER)
+    caplog.set_level(logging.INFO, LOGGER)
+    logger.addFilter(broken)
+    try:
+        log = JobLog(Clock())
+        one = held(ingest_job())
+        log.ended([one], statuses([one]))
+        assert one.ending is not None
+        log.ended_one(one, one.ending, one.ending.status)
+    finally:
+        logger.removeFilter(broken)
+    log.ended([one], statuses([one]))
+    assert len(caplog.records) == 1
