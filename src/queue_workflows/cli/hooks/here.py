@@ -13,6 +13,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,8 @@ _ROLE: Final = "hooks-run"
 _LAST_LOOK_S: Final = 5.0
 # The children find the scripts by it, as any worker does.
 _HOOK_DIRS: Final = "QWF_HOOK_DIRS"
+# What the children write is read here, and shown to a person.
+_TO_US: Final = ("--log-format=text",)
 # A line of the log that is no warning; what came of the hooks is shown beside it.
 _EVERYDAY: Final = re.compile(r"\S+ (?:INFO|DEBUG) ")
 
@@ -66,7 +69,7 @@ def run_here(
 
         with MergedLog(write, lost=_stop) as log:
             stopped = supervise(
-                [ORCHESTRATOR, WorkerSpec(HOOKS_QUEUE)],
+                [replace(ORCHESTRATOR, options=_TO_US), WorkerSpec(HOOKS_QUEUE, _TO_US)],
                 command_for=commands(invocation, settings),
                 settings=settings,
                 db_url=invocation.db_url,
