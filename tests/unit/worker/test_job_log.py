@@ -55,6 +55,7 @@ def test_few_ends_have_a_line_each(lines):
     batch = [
         held(ingest_job(id=1), seconds=0.00025),
         held(node_job(id=2, map_index=3)),
+        held(node_job(id=5, node_id="a__10_a_sh", plugin="a", node_module="on_Page__10_a.sh", queue="hooks")),
         held(ingest_job(id=3), "skipped", error=json.dumps({"kind": "skipped", "message": "nothing new"})),
         held(ingest_job(id=4), "cancelled", seconds=1234.5),
     ]
@@ -62,6 +63,7 @@ def test_few_ends_have_a_line_each(lines):
     assert lines() == [
         ("INFO", "task 1 completed after 0.25 ms, attempt 2"),
         ("INFO", f"plan (plan[3] of run {run}) 2 completed after 0.250 s, attempt 2"),
+        ("INFO", f"a/on_Page__10_a.sh (a__10_a_sh of run {run}) 5 completed after 0.250 s, attempt 2"),
         ("INFO", "task 3 skipped after 0.250 s, attempt 2: nothing new"),
         ("INFO", "task 4 cancelled after 1,234 s, attempt 2"),
     ]

@@ -240,10 +240,12 @@ def _facts(job: ClaimedJob, word: str, seconds: float) -> dict[str, Any]:
 
 
 def _name(job: ClaimedJob) -> str:
-    """The task; of a node also where it stands in its run."""
+    """The task, or the plugin and its script; of a node also where it stands in its run."""
     task = task_of(job)
     if not isinstance(job, ClaimedNodeJob):
         return task
+    if job.plugin is not None:
+        task = f"{job.plugin}/{task}"
     place = job.node_id if job.map_index < 0 else f"{job.node_id}[{job.map_index}]"
     return f"{task} ({place} of run {job.run_id})"
 
