@@ -131,11 +131,22 @@ def _schema_of(chain: str) -> str:
 
 
 class SchemaDrift(SchemaError):
-    """The schema differs from what its revision says it is; `differences` lists how."""
+    """The schema differs from what its revision says it is; `differences` lists how.
 
-    def __init__(self, message: str, differences: list[str], *, advice: str | None = None) -> None:
+    `statements` would mend it, where they are known: for a person to read, and to run.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        differences: list[str],
+        *,
+        advice: str | None = None,
+        statements: Sequence[str] = (),
+    ) -> None:
         super().__init__(message, advice=advice)
         self.differences = differences
+        self.statements = list(statements)
 
 
 class MigrationRefused(SchemaError):

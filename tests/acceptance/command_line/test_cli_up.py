@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -55,6 +56,19 @@ def test_only_the_workers_that_are_asked_for(qwf_dsn):
         up.until("schema up to date$")
         up.until("^running orchestrator/1, scheduler/1, fetch/1, fetch/2; ")
         up.until(STARTED.format("fetch"))
+        assert up.stop() == 0
+
+
+def test_its_log_says_how_jobs_end_and_may_be_json(qwf_dsn):
+    """Of every process an object a line, with its role; also of what a job prints."""
+    with Supervised([*UP, "--no-web", "--worker", "fetch", "--log-format", "json"], qwf_dsn) as up:
+        with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+            job = enqueue(IngestJobRepository(connection), "say", words="good morning")
+        printed = json.loads(up.until(r"^({.*good morning.*})$")[1])
+        assert printed == {"role": "fetch/1", "message": "good morning"}
+        ended = json.loads(up.until(r'^({.*"outcome": "completed".*})$')[1])
+        assert (ended["role"], ended["job_id"], ended["task_name"]) == ("fetch/1", job, "say")
+        assert json.loads(up.until(r"^({.*fetch/1: started.*})$")[1])["role"] == "up"
         assert up.stop() == 0
 
 

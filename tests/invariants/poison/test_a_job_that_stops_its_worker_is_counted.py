@@ -59,7 +59,9 @@ def test_what_nobody_foresaw_is_counted(floor: Floor, concurrency: int) -> None:
     """Whatever comes across an attempt outside of its function is a failure, and its worker goes on."""
     bad = enqueue(floor, "cannot be shown")
     good = [enqueue(floor, "good") for _ in range(4)]
-    with running_worker(floor.dsn, "--concurrency", str(concurrency), "--drain", **APP) as worker:
+    with running_worker(
+        floor.dsn, "--concurrency", str(concurrency), "--drain", "--log-level=critical", **APP
+    ) as worker:
         patiently(lambda: worker.poll() is not None)
         assert worker.returncode == 0
         assert worker.stderr is not None

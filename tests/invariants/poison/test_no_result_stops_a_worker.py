@@ -48,7 +48,7 @@ def test_it_fails_its_job_once_and_nobody_else_s(
     ids = [one.id for one in made]
     options = ("--queue", queue) + (("--concurrency", concurrency) if queue == "fetch" else ())
     with psycopg.connect(qwf_dsn, autocommit=True) as eyes:
-        with running_worker(qwf_dsn, *options, **WIRED) as worker:
+        with running_worker(qwf_dsn, *options, "--log-level", "critical", **WIRED) as worker:
             over = f"SELECT count(*) FROM {table} WHERE finished_at IS NOT NULL"
             patiently(lambda: worker.poll() is not None or eyes.execute(over).fetchone() == (len(ids),))
             assert worker.poll() is None, worker.stderr and worker.stderr.read()[-3500:]

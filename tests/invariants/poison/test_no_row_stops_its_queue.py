@@ -385,7 +385,9 @@ def _outlived(
             AND status IN ('queued', 'running') AND queue IN ('fetch', 'cpu', 'gpu', 'hooks') {here}
             AND position > 0 AND priority BETWEEN 0 AND 9
     """
-    with running_worker(dsn, *options, QWF_APP="support.tasks.hostile_tasks", **settings) as worker:
+    with running_worker(
+        dsn, *options, "--log-level=critical", QWF_APP="support.tasks.hostile_tasks", **settings
+    ) as worker:
         patiently(lambda: worker.poll() is not None or admin.execute(wanted, [list(good)]).fetchone()[0])
         patiently(lambda: worker.poll() is not None or admin.execute(over, [ids]).fetchone()[0])
         assert worker.poll() is None, worker.stderr and worker.stderr.read()[-3000:]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psycopg
 import pytest
 from support.rows.schemas import as_user, blocked, catalog, holding, leftovers, query, qwf, sa_engine
@@ -199,3 +202,114 @@ def test_adoption_works_on_an_engine_and_in_another_schema(empty: str) -> None:
     assert migrations.check(there, chain=ENGINE[0]).status == "current"
     assert catalog(empty, "public") == {}
     assert issubclass(SchemaDrift, SchemaError)
+
+
+@pytest.mark.parametrize(
+    ("version", "damage"),
+    [
+        pytest.param(
+            8, "ALTER TABLE ingest_jobs DROP COLUMN limit_key, DROP COLUMN priority CASCADE", id="columns"
+        ),
+        pytest.param(
+            5,
+            "ALTER TABLE workflow_input_submissions ALTER id DROP IDENTITY, ALTER status DROP DEFAULT,"
+            " ALTER status DROP NOT NULL, ALTER submitted_by TYPE varchar(80), ALTER error SET DEFAULT '';"
+            " CREATE SEQUENCE workflow_input_submissions_id_seq OWNED BY workflow_input_submissions.id;"
+            " ALTER TABLE workflow_input_submissions ALTER id"
+            " SET DEFAULT nextval('workflow_input_submissions_id_seq')",
+            id="serial and defaults",
+        ),
+        pytest.param(
+            9,
+            "ALTER TABLE workflow_runs RENAME CONSTRAINT pk_workflow_runs TO workflow_runs_pkey;"
+            "ALTER TABLE worker_heartbeats RENAME CONSTRAINT ck_worker_heartbeats_state TO"
+            " worker_heartbeats_state_check;"
+            "ALTER INDEX ix_worker_heartbeats_host RENAME TO worker_heartbeats_host_label_queue_idx",
+            id="other names",
+        ),
+        pytest.param(
+            9,
+            "ALTER TABLE ingest_jobs ADD tenant text NOT NULL DEFAULT 'a',"
+            " ADD CONSTRAINT mine CHECK (tenant <> '');"
+            "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+            "CREATE TRIGGER mine BEFORE INSERT ON ingest_jobs FOR EACH ROW EXECUTE FUNCTION mine()",
+            id="own columns",
+        ),
+        pytest.param(9, "DROP TABLE worker_heartbeats, workflow_input_submissions", id="tables"),
+        pytest.param(
+            8,
+            "DROP FUNCTION qwf_wake_inserted CASCADE; DROP INDEX uq_ingest_jobs_dedupe;"
+            "ALTER TABLE ingest_jobs DROP CONSTRAINT ck_ingest_jobs_status, SET (fillfactor = 90)",
+            id="functions and indexes",
+        ),
+    ],
+)
+def test_what_cannot_be_adopted_is_told_with_what_would_mend_it(
+    empty: str, version: int, damage: str
+) -> None:
+    """Run as they are printed, the statements make of it what is adopted, and what a fresh chain ends at."""
+    by_hand(empty, version)
+    query(empty, damage)
+    run = qwf("db", "adopt", "--dry-run", QWF_DB_URL=empty)
+    assert (run.returncode, "mend.sql" in run.stderr) == (79, True), run.stderr
+    query(empty, run.stdout)
+    assert migrations.adopt(empty).revision == f"{version:04d}"
+    bootstrap(empty)
+    assert migrations.check(empty, chain=ENGINE[0]).status == "current"
+
+
+def test_the_order_of_columns_is_nobodys_business(empty: str) -> None:
+    """A column that came later stands last."""
+    by_hand(empty, 5)
+    query(
+        empty,
+        "ALTER TABLE worker_heartbeats RENAME pid TO old; ALTER TABLE worker_heartbeats ADD pid integer;"
+        "UPDATE worker_heartbeats SET pid = old; ALTER TABLE worker_heartbeats ALTER pid SET NOT NULL;"
+        "ALTER TABLE worker_heartbeats DROP old",
+    )
+    assert migrations.adopt(empty).revision == "0005"
+
+
+def test_what_a_column_of_its_own_held_is_kept_beside(empty: str) -> None:
+    """The values go into a table of their own, by the key of their row."""
+    by_hand(empty, 8)
+    query(empty, "ALTER TABLE ingest_jobs ADD tenant text NOT NULL DEFAULT 'a'")
+    with pytest.raises(SchemaDrift) as caught:
+        migrations.adopt(empty)
+    assert caught.value.statements == [
+        "CREATE TABLE ingest_jobs_tenant AS SELECT id, tenant FROM ingest_jobs",
+        "ALTER TABLE ingest_jobs DROP COLUMN tenant",
+    ]
+
+
+def test_the_tables_of_the_chain_itself_are_put_aside_and_their_jobs_carried_over(empty: str) -> None:
+    """Its keys are texts, so nothing is mended: ours are made beside them, and get what is queued there."""
+    query(
+        empty,
+        f"{LEDGER}; INSERT INTO queue_schema_version (version) SELECT generate_series(1, 9);"
+        "CREATE TABLE workflow_runs (id text PRIMARY KEY, status text NOT NULL);"
+        "CREATE TABLE ingest_jobs (id text PRIMARY KEY, task_name text NOT NULL, queue text NOT NULL,"
+        " reason text NOT NULL DEFAULT 'tick', args jsonb, priority smallint NOT NULL DEFAULT 100,"
+        " status text NOT NULL, created_at timestamptz NOT NULL DEFAULT now());"
+        "INSERT INTO ingest_jobs VALUES ('a1', 'load', 'fetch', 'boot', '{\"n\": 1}', 100, 'queued'),"
+        " ('a2', 'load', 'fetch', 'boot', NULL, 10, 'queued'),"
+        " ('a3', 'load', 'fetch', 'boot', NULL, 1, 'failed')",
+    )
+    run = qwf("db", "adopt", "--dry-run", QWF_DB_URL=empty)
+    assert (run.returncode, "keys of text" in run.stderr) == (79, True), run.stderr
+    assert run.stdout.splitlines() == [
+        "CREATE SCHEMA before_qwf;",
+        "ALTER TABLE ingest_jobs SET SCHEMA before_qwf;",
+        "ALTER TABLE workflow_runs SET SCHEMA before_qwf;",
+        "ALTER TABLE queue_schema_version SET SCHEMA before_qwf;",
+    ]
+    query(empty, run.stdout)
+    bootstrap(empty)
+    assert migrations.check(empty, chain=ENGINE[0]).status == "current"
+    page = (Path(__file__).parents[3] / "docs/deploy/from-the-sql-chain.md").read_text(encoding="utf-8")
+    (carried,) = re.findall(r"```sql\n(INSERT .*?)```", page, re.DOTALL)
+    query(empty, carried)
+    assert query(empty, "SELECT task_name, reason, args, priority FROM ingest_jobs ORDER BY position") == [
+        ("load", "boot", {}, 7),
+        ("load", "boot", {"n": 1}, 5),
+    ]

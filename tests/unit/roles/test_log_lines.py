@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -15,6 +17,7 @@ import pytest
 from support.rows.claimed_jobs import context, ingest_job, node_job
 
 from queue_workflows import JobLogFilter
+from queue_workflows.cli.shared import logs
 from queue_workflows.cli.shared.log_lines import JsonLines, TextLines, painted
 from queue_workflows.drawing.terminal import Terminal
 from queue_workflows.engine.execution.guards import Budget, HeldJob
@@ -26,7 +29,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 def record(name: str = "shop.pages", words: str = "read %s", *values: Any, **extra: Any) -> logging.LogRecord:
     made = logging.getLogger(name).makeRecord(
-        name, logging.INFO, "f", 1, words, values or ("it",), None, None, extra
+        name, logging.INFO, "f", 1, words, values or (("it",) if "%" in words else ()), None, None, extra
     )
     made.created, made.process = 1_780_000_000.25, 4711
     return made
@@ -166,3 +169,20 @@ def test_threads_and_tasks_of_a_job_are_known_as_its(in_a_job, monkeypatch):
         "pool": None,
         "outside": None,
     }
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up(monkeypatch):
+    """A full pipe costs one short wait; what was left out is counted where somebody reads again."""
+    readable, writable = os.pipe()
+    with open(writable, "w", encoding="utf-8") as stream, open(readable, "rb", buffering=0) as reader:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(logs, "_PATIENCE_MS", 10)
+        handler = logs.StderrHandler()
+        for number in range(2_000):
+            handler.emit(record("shop", "line %d " + "x" * 100, number))
+        said = reader.read(1 << 20).decode().splitlines()
+        assert 0 < len(said) < 2_000
+        handler.emit(record("shop", "again"))
+        told, again = reader.read(1 << 20).decode().splitlines()[-2:]
+    assert told == f"WARNING: {2_000 - len(said)} lines were left out here, as nobody read them"
+    assert again == "again"

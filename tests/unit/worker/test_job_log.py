@@ -53,15 +53,17 @@ def test_few_ends_have_a_line_each(lines):
     """The task, the id, the outcome, the seconds, the attempt; of a node where it stands in its run."""
     log, run = JobLog(Clock()), "00000000-0000-0000-0000-000000000001"
     batch = [
-        held(ingest_job(id=1)),
+        held(ingest_job(id=1), seconds=0.00025),
         held(node_job(id=2, map_index=3)),
+        held(node_job(id=5, node_id="a__10_a_sh", plugin="a", node_module="on_Page__10_a.sh", queue="hooks")),
         held(ingest_job(id=3), "skipped", error=json.dumps({"kind": "skipped", "message": "nothing new"})),
         held(ingest_job(id=4), "cancelled", seconds=1234.5),
     ]
     log.ended(batch, statuses(batch))
     assert lines() == [
-        ("INFO", "task 1 completed after 0.250 s, attempt 2"),
+        ("INFO", "task 1 completed after 0.25 ms, attempt 2"),
         ("INFO", f"plan (plan[3] of run {run}) 2 completed after 0.250 s, attempt 2"),
+        ("INFO", f"a/on_Page__10_a.sh (a__10_a_sh of run {run}) 5 completed after 0.250 s, attempt 2"),
         ("INFO", "task 3 skipped after 0.250 s, attempt 2: nothing new"),
         ("INFO", "task 4 cancelled after 1,234 s, attempt 2"),
     ]
@@ -173,3 +175,25 @@ def test_at_a_higher_level_successes_cost_nothing(caplog):
     batch = [held(ingest_job(id=n)) for n in range(500)]
     log.ended(batch, statuses(batch))
     assert (caplog.records, log.due) == ([], math.inf)
+
+
+def test_a_handler_that_raises_ends_no_worker(caplog):
+    """What the host app's logging does is its own affair."""
+
+    class Broken(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise OSError("no")
+
+    broken, logger = Broken(), logging.getLogger(LOGGER)
+    caplog.set_level(logging.INFO, LOGGER)
+    logger.addFilter(broken)
+    try:
+        log = JobLog(Clock())
+        one = held(ingest_job())
+        log.ended([one], statuses([one]))
+        assert one.ending is not None
+        log.ended_one(one, one.ending, one.ending.status)
+    finally:
+        logger.removeFilter(broken)
+    log.ended([one], statuses([one]))
+    assert len(caplog.records) == 1

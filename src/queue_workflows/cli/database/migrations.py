@@ -21,7 +21,7 @@ from queue_workflows.db.connections.dsn import redact_dsn
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.migrations.chain.chains import host_chain, select_chains
 from queue_workflows.db.migrations.session import SessionTerms
-from queue_workflows.errors import ExitCode
+from queue_workflows.errors import ExitCode, SchemaDrift
 
 STATUS_WORDS = {
     "empty": "not migrated",
@@ -248,9 +248,14 @@ def adopt(invocation: Invocation, *, dry_run: bool, terms: SessionTerms) -> None
     """Take over tables that no version table of ours accounts for, if they are what a revision makes.
 
     Tables of the older SQL chain, the ledger of which gives way to ours if it tells the truth, and tables
-    that lost the row of their version table.
+    that lost the row of their version table. If they differ, the statements that would mend them are printed.
     """
-    done = migrations.adopt(invocation.db_url, dry_run=dry_run, terms=terms)
+    try:
+        done = migrations.adopt(invocation.db_url, dry_run=dry_run, terms=terms)
+    except SchemaDrift as drift:
+        for statement in drift.statements:
+            click.echo(statement if statement.startswith("--") else f"{statement};")
+        raise
     if done.already:
         click.echo(f"already adopted: the schema is at {done.revision}")
         return

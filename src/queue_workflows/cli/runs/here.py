@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ _ROLE: Final = "run-here"
 _LAST_LOOK_S: Final = 5.0
 # The children find the scripts by it, as any worker does.
 _HOOK_DIRS: Final = "QWF_HOOK_DIRS"
+# What the children write is read here, and shown to a person.
+_TO_US: Final = ("--log-format=text",)
 # A line of the log that is no warning; what came of the hooks is shown beside it.
 _EVERYDAY: Final = re.compile(r"\S+ (?:INFO|DEBUG) ")
 
@@ -84,7 +87,7 @@ def run_here(
 
         with MergedLog(write, lost=_stop) as log:
             stopped = supervise(
-                [ORCHESTRATOR, *(WorkerSpec(queue) for queue in queues)],
+                [replace(ORCHESTRATOR, options=_TO_US), *(WorkerSpec(queue, _TO_US) for queue in queues)],
                 command_for=commands(invocation, settings),
                 settings=settings,
                 db_url=invocation.db_url,

@@ -32,10 +32,9 @@ _SHOWN: Final = {code: "?" for code in (*range(32), *range(127, 160)) if chr(cod
 class TextLines(logging.Formatter):
     """`2026-05-04T12:30:07Z INFO 4711 shop.pages: read it [job 12 attempt 1]`, and below it a traceback."""
 
-    converter = time.gmtime
-
     def __init__(self, redactor: Redactor) -> None:
         super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        self.converter = time.gmtime
         self._redactor = redactor
 
     def formatMessage(self, record: logging.LogRecord) -> str:

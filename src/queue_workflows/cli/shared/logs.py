@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import stat
 from contextlib import suppress
+from typing import Final
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.log_lines import JsonLines, TextLines, painted
@@ -16,12 +19,16 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import Layer, Settings
 
+# How long a line waits for a reader that is slow.
+_PATIENCE_MS: Final = 1_000
+
 
 class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to stderr; where a job has closed that, by a descriptor of its own.
 
-    What cannot be written or put into words is left out: no line of a log is worth the end of a worker. Nor
-    is one worth a file of a job's, which may have the number of a descriptor that a job has closed.
+    What cannot be written or put into words is left out: no line of a log is worth the end of a worker, or a
+    wait for a pipe that nobody reads. Nor is one worth a file of a job's, which may have the number of a
+    descriptor that a job has closed.
     """
 
     def __init__(self) -> None:
@@ -32,8 +39,12 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         except OSError:
             self._own = -1
         self._is_own = Descriptors(self._own)
+        self._left_out = 0
+        self._pipe: int | None = None
         try:
             self._is_streams: Descriptors | None = Descriptors(self.stream.fileno())
+            if not stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):
+                self._pipe = self.stream.fileno()
         except (OSError, ValueError):
             # It is no file, so there is no number that another could get.
             self._is_streams = None
@@ -48,6 +59,9 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
             self._write(line)
             return
         try:
+            if self._pipe is not None:
+                self._write_to_pipe(self._pipe, line)
+                return
             self.stream.write(line)
             self.stream.flush()
         except (OSError, ValueError):
@@ -57,6 +71,25 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         """At the end of the process too."""
         with suppress(OSError, ValueError):
             super().flush()
+
+    def _write_to_pipe(self, fd: int, line: str) -> None:
+        """Wait for whoever reads it, but not for long, and not again until some of it was read."""
+        if self._left_out and self._has_room(fd, 0):
+            line = f"WARNING: {self._left_out} lines were left out here, as nobody read them\n{line}"
+            self._left_out = 0
+        left = line.encode("utf-8", "backslashreplace")
+        while left:
+            if not self._has_room(fd, 0 if self._left_out else _PATIENCE_MS):
+                self._left_out += 1
+                return
+            # So much goes at once into a pipe that has any room.
+            left = left[os.write(fd, left[: select.PIPE_BUF]) :]
+
+    @staticmethod
+    def _has_room(fd: int, within_ms: int) -> bool:
+        room = select.poll()
+        room.register(fd, select.POLLOUT)
+        return bool(room.poll(within_ms))
 
     def _write(self, line: str) -> None:
         # The number may be another file's, if a job has closed that as well.

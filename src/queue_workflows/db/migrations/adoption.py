@@ -9,20 +9,21 @@ is one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
-from queue_workflows.db.migrations.catalog import Catalog, compare_catalogs, read_catalog
+from queue_workflows.db.migrations.catalog import Catalog, compare_catalogs, read_catalog, read_functions
 from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER, Chain, engine_chain
 from queue_workflows.db.migrations.chain.revisions import load_script
 from queue_workflows.db.migrations.chain.tables import engine_tables, tables_at
 from queue_workflows.db.migrations.failures import translated
+from queue_workflows.db.migrations.mending import mending, moving
 from queue_workflows.db.migrations.refusals import refuse_misfit
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
@@ -47,6 +48,23 @@ MAY_CREATE_SCHEMA: Final = sa.text(
     "SELECT has_database_privilege(current_database(), 'CREATE'), current_user, current_database(),"
     " current_schema()"
 )
+
+
+_MEND: Final = (
+    "`qwf db adopt --dry-run > mend.sql` writes the statements that would mend it: read them, run them, and"
+    " adopt again; nothing was changed"
+)
+
+
+class Built(NamedTuple):
+    """What a revision makes, and the sources of its functions by their names with arguments."""
+
+    catalog: Catalog
+    functions: Mapping[str, str]
+
+    def functions_in(self, schema: str) -> dict[str, str]:
+        """The sources, each with that schema in its own search_path."""
+        return {name: source.replace(SCRATCH, schema) for name, source in self.functions.items()}
 
 
 @dataclass(frozen=True)
@@ -93,13 +111,25 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
     connection.execute(LOCK_LEDGER)
     revision = claimed_revision(list(connection.execute(LEDGER).scalars()))
     (expected,) = _built(session, chain, script, [revision])
-    found = compare_catalogs(expected, read_catalog(connection, schema))
+    there = read_catalog(connection, schema)
+    found = compare_catalogs(expected.catalog, there)
+    if found and (moved := moving(expected.catalog, there, ENGINE_VERSION_TABLE)):
+        raise SchemaDrift(
+            f"the tables at version {int(revision)} of this ledger have keys of text, and ours have numbers:"
+            " no statement turns them",
+            found,
+            advice="`qwf db adopt --dry-run > move.sql` writes what puts them into a schema of their own;"
+            " `qwf db upgrade` then makes ours, and docs/deploy/from-the-sql-chain.md says how queued jobs"
+            " are carried over; nothing was changed",
+            statements=moved,
+        )
     if found:
         raise SchemaDrift(
             f"the ledger claims version {int(revision)}, but the database differs from revision {revision}: "
             + "; ".join(found),
             found,
-            advice="alter the tables until `qwf db adopt --dry-run` is content; nothing was changed",
+            advice=_MEND,
+            statements=mending(expected.catalog, there, expected.functions_in(schema)),
         )
     connection.execute(KEEP_LEDGER)
     return _stamp(connection, chain, script, revision)
@@ -108,22 +138,26 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
 def _record(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> str:
     """The newest revision that makes what is there, of those that know all of our tables in it."""
     connection = session.connection
-    actual = read_catalog(connection, _need_rights(connection))
+    schema = _need_rights(connection)
+    actual = read_catalog(connection, schema)
     there = {name for kind, name in actual if kind == "table"} & engine_tables()
     possible = [one.revision for one in script.walk_revisions() if there <= tables_at(one.revision)]
     made = _built(session, chain, script, possible[::-1])
     differences = {
-        one: compare_catalogs(expected, actual) for one, expected in zip(possible, made[::-1], strict=True)
+        one: compare_catalogs(expected.catalog, actual)
+        for one, expected in zip(possible, made[::-1], strict=True)
     }
     for one, found in differences.items():
         if not found:
             return _stamp(connection, chain, script, one)
     nearest = min(differences, key=lambda one: len(differences[one]))
+    expected = made[::-1][possible.index(nearest)]
     raise SchemaDrift(
         f"the tables are at no revision of this code; from {nearest} they differ least: "
         + "; ".join(differences[nearest]),
         differences[nearest],
-        advice="alter them until `qwf db adopt --dry-run` is content; nothing was changed",
+        advice=_MEND,
+        statements=mending(expected.catalog, actual, expected.functions_in(schema)),
     )
 
 
@@ -168,7 +202,7 @@ def _need_rights(connection: sa.Connection) -> str:
 
 def _built(
     session: MigrationSession, chain: Chain, script: ScriptDirectory, revisions: Sequence[str]
-) -> list[Catalog]:
+) -> list[Built]:
     """What each of these revisions, oldest first, makes of the one before, the first of an empty schema.
 
     The savepoint takes the schema away again.
@@ -181,11 +215,12 @@ def _built(
         connection.execute(sa.text("SELECT set_config('search_path', :path, true)"), {"path": SCRATCH})
         for revision in revisions:
             run_steps(session, chain, Plan(script, "upgrade", revision))
-            made.append(read_catalog(connection, SCRATCH))
+            made.append(Built(read_catalog(connection, SCRATCH), read_functions(connection, SCRATCH)))
     finally:
         savepoint.rollback()
     session.watch.begin("the adoption")
-    return [
-        {key: text for key, text in one.items() if key[1].partition(".")[0] != ENGINE_VERSION_TABLE}
-        for one in made
-    ]
+    return [one._replace(catalog=_without_version_table(one.catalog)) for one in made]
+
+
+def _without_version_table(catalog: Catalog) -> Catalog:
+    return {key: text for key, text in catalog.items() if key[1].partition(".")[0] != ENGINE_VERSION_TABLE}

@@ -65,6 +65,12 @@ FROM pg_type t JOIN schema ON schema.oid = t.typnamespace
 WHERE t.typtype IN ('e', 'd', 'r') OR (t.typtype = 'c' AND EXISTS (
   SELECT FROM pg_class c WHERE c.oid = t.typrelid AND c.relkind = 'c'))
 """)
+FUNCTIONS: Final = sa.text("""
+SELECT p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')' AS name,
+  pg_get_functiondef(p.oid) AS source
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = CAST(:schema AS name) AND p.prokind <> 'a'
+""")
 CURRENT_PATH: Final = sa.text("SELECT current_setting('search_path')")
 SET_PATH: Final = sa.text("SELECT set_config('search_path', :path, true)")
 QUOTED: Final = sa.text("SELECT quote_ident(CAST(:schema AS text))")
@@ -79,6 +85,13 @@ def read_catalog(connection: sa.Connection, schema: str) -> dict[tuple[str, str]
     rows = connection.execute(CATALOG, {"schema": schema}).all()
     connection.execute(SET_PATH, {"path": before})
     return {(row.kind, row.name): " ".join(row.definition.split()) for row in rows}
+
+
+def read_functions(connection: sa.Connection, schema: str) -> dict[str, str]:
+    """The statement that makes each function of a schema anew, in whichever schema comes first then."""
+    prefix = connection.execute(QUOTED, {"schema": schema}).scalar_one() + "."
+    rows = connection.execute(FUNCTIONS, {"schema": schema}).all()
+    return {row.name: row.source.replace(f" FUNCTION {prefix}", " FUNCTION ", 1) for row in rows}
 
 
 def compare_catalogs(expected: Catalog, found: Catalog) -> list[str]:

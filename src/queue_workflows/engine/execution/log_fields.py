@@ -49,10 +49,14 @@ class JobLogFilter(logging.Filter):
 def bound_fields() -> Mapping[str, str | int]:
     """The fields of the job that this thread or task is at; empty outside of jobs."""
     held = at_hand.get()
-    if held is not None:
+    if held is None:
+        found: Mapping[str, str | int] = getattr(threading.current_thread(), _OF_THREAD, {})
+        return found
+    # Its function has it in its hands, and no line of a log is worth an exception in there.
+    try:
         return {**fields_of(held.job), **_trace_of(held.job)}
-    found: Mapping[str, str | int] = getattr(threading.current_thread(), _OF_THREAD, {})
-    return found
+    except Exception:
+        return {}
 
 
 def fields_of(job: ClaimedJob) -> dict[str, str | int]:
@@ -85,7 +89,7 @@ def bind_child_threads() -> None:
             setattr(thread, _OF_THREAD, fields)
         plain_start(thread)
 
-    threading.Thread.start = start  # type: ignore[method-assign]
+    threading.Thread.start = start  # type: ignore[method-assign,assignment]
 
 
 def _trace_of(job: ClaimedJob) -> Mapping[str, str]:

@@ -14,10 +14,12 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from json import loads
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
@@ -50,6 +52,23 @@ _LAST_LINE_S: Final = 0.5
 _VERBS: Final = {"retried": "failed", "retry_after": "asked to run later", "released": "given back"}
 
 
+P = ParamSpec("P")
+
+
+def _harmless(tell: Callable[P, None]) -> Callable[P, None]:
+    """What a handler of the host app raises, or a job has done to its row, is no reason to end a worker."""
+
+    @wraps(tell)
+    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            tell(*args, **kwargs)
+        except Exception as unsaid:
+            with suppress(Exception):
+                _log.warning("a line of the log could not be written: it raised %s", type(unsaid).__name__)
+
+    return told
+
+
 class JobLog:
     """Told of ends by the main thread, and by the guardian of those that end with their process."""
 
@@ -65,6 +84,7 @@ class JobLog:
         # When what was counted is to be said; infinite while there is nothing.
         self.due = math.inf
 
+    @_harmless
     def ended(self, batch: Sequence[HeldJob], statuses: Mapping[int, JobStatus]) -> None:
         """A batch of ends was stored; `statuses` has what each job became if its end was accepted."""
         if not batch:
@@ -81,6 +101,7 @@ class JobLog:
                 if held.ending is not None:
                     self._end(held, held.ending, statuses.get(held.job.id), held.ended)
 
+    @_harmless
     def ended_one(self, held: HeldJob, ending: Ending, status: JobStatus | None) -> None:
         """One end was stored, and the job has become this, or None if its end was refused."""
         with self._guard:
@@ -93,6 +114,7 @@ class JobLog:
         """In how many seconds something is to be said; infinite if nothing is."""
         return self.due - now
 
+    @_harmless
     def say_counted(self, *, at_last: bool = False) -> None:
         """Say what was counted; `at_last`, where the process ends, another thread is not waited for long."""
         if not self._guard.acquire(timeout=_LAST_LINE_S if at_last else -1):
@@ -218,10 +240,12 @@ def _facts(job: ClaimedJob, word: str, seconds: float) -> dict[str, Any]:
 
 
 def _name(job: ClaimedJob) -> str:
-    """The task; of a node also where it stands in its run."""
+    """The task, or the plugin and its script; of a node also where it stands in its run."""
     task = task_of(job)
     if not isinstance(job, ClaimedNodeJob):
         return task
+    if job.plugin is not None:
+        task = f"{job.plugin}/{task}"
     place = job.node_id if job.map_index < 0 else f"{job.node_id}[{job.map_index}]"
     return f"{task} ({place} of run {job.run_id})"
 
@@ -238,4 +262,6 @@ def _when(ending: Ending) -> str:
 
 
 def _lasted(seconds: float) -> str:
+    if seconds < 0.01:
+        return f"{seconds * 1000:.2f} ms"
     return f"{seconds:.3f} s" if seconds < 100 else f"{seconds:,.0f} s"
