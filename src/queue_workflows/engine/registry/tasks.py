@@ -19,7 +19,7 @@ from queue_workflows.engine.execution.backoff import Backoff, DelayRule, TaskBac
 from queue_workflows.engine.execution.callable import Work, look_at
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError, PayloadError
-from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many
+from queue_workflows.repositories import Enqueued, NewIngestJob, Unique, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories.claims.begins import Rules
 from queue_workflows.repositories.sql import checks
 from queue_workflows.repositories.sql.connection import Handle
@@ -93,10 +93,17 @@ class IngestTask(Generic[P, R]):
         return NewIngestJob(task_name=self.name, args=args, **self._options(args, options))
 
     def enqueue(
-        self, args: dict[str, Any] | None = None, *, conn: Handle, **options: Unpack[EnqueueOptions]
+        self,
+        args: dict[str, Any] | None = None,
+        *,
+        conn: Handle,
+        unique: Unique | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
-        """Enqueue a job in the transaction of `conn`."""
-        return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(args, options))
+        """Enqueue a job in the transaction of `conn`, unless one like it waits or runs, as `unique` says."""
+        return enqueue_ingest_job(
+            self.name, args=args, conn=conn, unique=unique, **self._options(args, options)
+        )
 
     def enqueue_many(
         self,

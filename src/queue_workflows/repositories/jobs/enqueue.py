@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import psycopg
 
 from queue_workflows.config import EngineConfig, current_config, effective_settings
-from queue_workflows.errors import ConfigurationError
+from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
-from queue_workflows.repositories.sql.checks import PayloadLimits, exclusive_key
+from queue_workflows.repositories.jobs.unique import Unique, Wish, enqueue_unique
+from queue_workflows.repositories.sql.checks import PayloadLimits, due, exclusive_key
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import JobFamily
 from queue_workflows.telemetry.instruments import count_sent, instruments
@@ -96,9 +98,11 @@ def enqueue_ingest_job(
     traceparent: str | None = None,
     max_crashes: int | None = None,
     at_most_once: bool | None = None,
+    unique: Unique | None = None,
 ) -> Enqueued:
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
 
+    Where a job like it waits or runs, as `unique` says, that one is the answer, and nothing is inserted.
     `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
     `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
     """
@@ -106,7 +110,10 @@ def enqueue_ingest_job(
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
     with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced:
-        enqueued = _kept_repository(conn, standing).enqueue(
+        enqueue = _kept_repository(conn, standing).enqueue
+        if unique is not None:
+            enqueue = partial(_enqueue_unique, conn, standing, unique)
+        enqueued = enqueue(
             task_name,
             queue=queue,
             args=args,
@@ -132,6 +139,43 @@ def enqueue_ingest_job(
     if _after_enqueueing is not None:
         _after_enqueueing(conn)
     return enqueued
+
+
+def _enqueue_unique(
+    conn: Handle,
+    standing: _Standing,
+    unique: Unique,
+    task_name: str,
+    *,
+    queue: str,
+    args: dict[str, Any] | None,
+    priority: int,
+    run_at: datetime | None,
+    delay: timedelta | float | None,
+    dedupe_key: str | None,
+    **options: Any,
+) -> Enqueued:
+    if dedupe_key is not None:
+        raise PayloadError(
+            "both dedupe_key and unique are given", path="unique", advice="Unique(key=…) takes a key of yours"
+        )
+    repository = _kept_repository(conn, standing)
+    plain = current_rows().plain(task_name, queue, args, priority)
+    wish = Wish(task_name, queue, plain["args"], priority, *due(run_at, delay))
+
+    def insert(key: str) -> Enqueued:
+        return repository.enqueue(
+            task_name,
+            queue=queue,
+            args=args,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            dedupe_key=key,
+            **options,
+        )
+
+    return enqueue_unique(conn, unique, wish, insert)
 
 
 def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued]:
