@@ -141,7 +141,8 @@ def test_reason_and_args_stay_what_they_are(registry: TaskRegistry) -> None:
     def unnamed(_: str | None, args: dict[str, Any]) -> None: ...
     def untyped(why) -> None: ...  # type: ignore[no-untyped-def]
 
-    for number, fn in enumerate((classic, short, unnamed, untyped)):
+    classics: tuple[Any, ...] = (classic, short, unnamed, untyped)
+    for number, fn in enumerate(classics):
         assert registry.register(f"classic {number}", fn, queue="fetch").arguments is None
 
 

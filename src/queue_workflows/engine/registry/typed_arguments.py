@@ -22,6 +22,8 @@ from queue_workflows.engine.outcomes import Discard
 from queue_workflows.errors import ConfigurationError, PayloadError
 
 _CTX: Final = "ctx"
+# The functional form, with fields that no type checker can know.
+_named_fields: Final[Any] = TypedDict
 _MOST_TOLD: Final = 5
 
 
@@ -75,12 +77,10 @@ def _adapter(fn: Callable[..., Any], parameters: Mapping[str, Parameter], label:
         scope = getattr(inspect.unwrap(fn), "__globals__", {})
         types = typing.get_type_hints(holder, globalns=scope, include_extras=True)
         fields = {
-            name: Required[types[name]]
-            if parameters[name].default is Parameter.empty  # type: ignore[valid-type]
-            else NotRequired[types[name]]  # type: ignore[valid-type]
+            name: (Required if parameters[name].default is Parameter.empty else NotRequired)[types[name]]
             for name in wanted
         }
-        shape = TypedDict("args", fields)  # type: ignore[operator]
+        shape = _named_fields("args", fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid")
         return TypeAdapter(shape)
     except (NameError, TypeError, PydanticUserError) as wrong:

@@ -289,17 +289,18 @@ def _is_before(less: Any, more: Any, where: str) -> bool:
     """Whether one number, or text, is less than another; null is neither less nor more than anything."""
     if less is None or more is None:
         return False
-    for kind in (str, int | float):
-        if isinstance(less, kind) and isinstance(more, kind) and not _has_bool(less, more):
-            return bool(less < more)
+    if isinstance(less, str) and isinstance(more, str):
+        return less < more
+    if _is_number(less) and _is_number(more):
+        return bool(less < more)
     raise RefError(
         f"two numbers or two texts can be compared, and these are {_kind(less)} and {_kind(more)}",
         where=where,
     )
 
 
-def _has_bool(*values: Any) -> bool:
-    return any(isinstance(value, bool) for value in values)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _filtered(operand: dict[str, Any], sight: _Sight, where: str) -> list[Any]:
