@@ -31,7 +31,7 @@ class IngestJob(Claimable, Base):
     # Why it was enqueued, in the caller's words; handed to the task.
     reason: Mapped[str | None]
     args: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
-    # Unique per task while the row exists; pruning keeps such a row for `dedupe_ttl`.
+    # Unique per task while the row exists: after the end for `retention_days` and `dedupe_ttl_days`.
     dedupe_key: Mapped[str | None]
     # Order of claims within a priority.
     position: Mapped[int] = mapped_column(server_default=INGEST_POSITION.next_value())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from queue_workflows.repositories.jobs.ingest import IngestJobRepository
     from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
     from queue_workflows.repositories.jobs.nodes import NewNodeJob, NodeJobRepository
+    from queue_workflows.repositories.jobs.unique import Unique
     from queue_workflows.repositories.limits.caps import LimitRepository
     from queue_workflows.repositories.limits.rates import RateRepository
     from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Taken, Want
@@ -77,6 +78,7 @@ __all__ = [
     "SlotRepository",
     "StartedRun",
     "Taken",
+    "Unique",
     "Want",
     "Watched",
     "WorkerControlRepository",
@@ -98,6 +100,7 @@ _HOMES: Final = {
     "jobs.ingest": ("IngestJobRepository",),
     "jobs.ingest_rows": ("NewIngestJob",),
     "jobs.nodes": ("NewNodeJob", "NodeJobRepository"),
+    "jobs.unique": ("Unique",),
     "limits.caps": ("LimitRepository",),
     "limits.rates": ("RateRepository",),
     "limits.slots": ("Slot", "SlotRepository", "Taken", "Want"),

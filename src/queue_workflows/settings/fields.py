@@ -313,7 +313,9 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="After how many days what a run of hooks wrote is deleted; never if absent.",
     )
-    dedupe_ttl_days: float = _seconds(7, 0, 36_500, "How long a dedupe key outlives its pruned row, in days.")
+    dedupe_ttl_days: float = _seconds(
+        7, 0, 36_500, "How long a dedupe key stays taken beyond `retention_days`, in days."
+    )
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
 

@@ -19,7 +19,6 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import Outcome
 from queue_workflows.engine.registry.node_modules import ModuleResolver
-from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.roles.worker.common.run_job import JobRunner
@@ -53,7 +52,6 @@ class TestedJobRunner(JobRunner):
         *,
         connected: Callable[[], psycopg.Connection[Any]],
         modules: Mapping[str, Any] | None = None,
-        models: ModelCache | None = None,
     ) -> None:
         """`modules` are node modules or functions by name, asked before those of the host app."""
         super().__init__(
@@ -63,7 +61,6 @@ class TestedJobRunner(JobRunner):
             limits=PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth),
             redactor=Redactor(),
             rng=Random(),  # noqa: S311
-            models=models,
         )
         if modules:
             self._modules = _modules_before(modules)

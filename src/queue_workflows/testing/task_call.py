@@ -74,7 +74,7 @@ def perform(
         started_at=now,
         task_name=name,
         reason=reason,
-        args=loads(limits.json_object("args", dict(args or {}))),
+        args=loads(limits.json_object("args", known.converted(dict(args or {})))),
         dedupe_key=None,
         schedule_name=None,
         tick_at=None,

@@ -455,6 +455,29 @@ def test_a_retry_says_first_what_it_would_do(qwf, conn):
     assert "no node 'x'" in qwf("retry", run, "--from", "x", status=2).stderr
 
 
+def test_a_retry_with_another_document_shows_first_what_it_keeps(qwf, conn, tmp_path):
+    """And asks; a script says --yes. From a file, or as the app has it now."""
+    run = failed_run(conn)
+    changed = {**CHAIN, "nodes": [*CHAIN["nodes"], {"id": "c", "module": "m", "depends_on": ["a"]}]}
+    (tmp_path / "chain.json").write_text(json.dumps(changed))
+    would = f"{run}: would run again b, c; keeps a; changed: c\n"
+    how = ("--document", tmp_path / "chain.json")
+    assert qwf("retry", run, *how, "--dry-run").stdout == would
+    asked = qwf("retry", run, *how, status=2)
+    assert (asked.stdout, "--yes" in asked.stderr) == (would, True)
+    assert row(conn, run).status == "failed"
+    assert "not both" in qwf("retry", run, *how, "--latest", status=2).stderr
+    set_workflow_dir(tmp_path)
+    try:
+        assert qwf("retry", run, "--latest", "--dry-run").stdout == would
+        told = json.loads(qwf("retry", run, "--latest", "--yes", "--json").stdout)
+    finally:
+        reset_config()
+    assert (told[0]["again"], told[0]["kept"], told[0]["changed"]) == (["b", "c"], ["a"], ["c"])
+    run_through(conn, dispatcher(conn), lambda _job: {})
+    assert (row(conn, run).status, len(row(conn, run).spec["nodes"])) == ("completed", 3)
+
+
 def test_failed_runs_are_retried_by_their_labels(qwf, conn):
     """Those that failed; one that cannot be is told, and the others go on."""
     mine = [failed_run(conn, labels={"customer": "ann"}) for _ in range(2)]

@@ -46,7 +46,7 @@ def _node(chance: Random, node_id: str, above: list[dict[str, Any]]) -> dict[str
     if chance.random() < 0.2:
         return node | {"depends_on": _ids(parents)} | _without_worker(chance)
     if tasks and chance.random() < 0.2:
-        node["skip_if"] = {"$eq": [{"$from": f"{tasks[0]['id']}.value"}, None]}
+        node["skip_if"] = _is_null(chance, {"$from": f"{tasks[0]['id']}.value"})
     node |= {
         "module": MODULE,
         "retry": {"max_attempts": 2, "backoff_s": 0},
@@ -83,6 +83,19 @@ def _as_list(chance: Random, node: dict[str, Any], tasks: list[dict[str, Any]]) 
     node.pop("skip_if", None)
     if chance.random() < 0.5:
         node["skip_if"] = {"$eq": [{"$from": "item.does"}, "skip"]}
+
+
+def _is_null(chance: Random, ref: dict[str, Any]) -> dict[str, Any]:
+    """One of the ways to ask whether there is nothing; each names its reference first."""
+    equal = {"$eq": [ref, None]}
+    return chance.choice(
+        [
+            equal,
+            {"$in": [ref, [None]]},
+            {"$and": [equal, {"$not": {"$ne": [ref, None]}}]},
+            {"$or": [False, equal]},
+        ]
+    )
 
 
 def _script(chance: Random, number: int) -> dict[str, Any]:

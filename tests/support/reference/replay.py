@@ -19,6 +19,7 @@ from queue_workflows.states import JobStatus, RunStatus
 from queue_workflows.workflow.document.load import TaskNode, load_document
 from queue_workflows.workflow.planning.graph import graph_of
 from queue_workflows.workflow.planning.progress import Begun, CancelRun, Ended, Opened, SkippedNode
+from queue_workflows.workflow.references.references import paths_in
 
 _FIRST, _LAST = (node["inputs"] for node in child("complete")["nodes"])
 CHILD_VALUE = summary(_LAST | {"above": summary(_FIRST)})
@@ -139,7 +140,7 @@ class Replay:
     def _is_to_be_skipped(self, node_id: str) -> bool:
         """All conditions of whole nodes ask whether the node above had no result."""
         condition = self.document.by_id[node_id].skip_if
-        return bool(condition) and self._value(condition["$eq"][0]["$from"].split(".")[0]) is None
+        return bool(condition) and self._value(paths_in(condition)[0].root) is None
 
     def _check_job(self, node_id: str, index: int, job: Job) -> None:
         assert job.status in OVER

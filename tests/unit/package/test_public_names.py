@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import queue_workflows
-from queue_workflows import errors, models, repositories
+from queue_workflows import errors, models, repositories, testing
 from queue_workflows.cli.main import cli
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.workflow.providing import complete_document
@@ -44,6 +44,7 @@ def test_public_names_are_those_that_are_stated() -> None:
         "queue_workflows.errors": errors.__all__,
         "queue_workflows.models": models.__all__,
         "queue_workflows.repositories": repositories.__all__,
+        "queue_workflows.testing": testing.__all__,
     }
     lines = [f"{part}.{name}" for part, names in parts.items() for name in sorted(names)]
     # What pages tell users to import from deeper down.

@@ -63,6 +63,24 @@ def only(path: str, where: Any) -> dict[str, Any]:
         (only("plan.scenes", {"$eq": [ref("it.kind"), "day"]}), [{"kind": "day", "n": 1}]),
         (only("plan.scenes", {"$eq": [ref("it.n"), ref("item.n")]}), [{"kind": "night", "n": 2}]),
         (only("gone", True), []),
+        ({"$gt": [ref("item.n"), 1.5]}, True),
+        ({"$gt": [ref("item.n"), 2]}, False),
+        ({"$lt": ["a", "b"]}, True),
+        ({"$lt": [ref("gone"), 1]}, False),
+        ({"$gt": [ref("gone"), 1]}, False),
+        ({"$in": [ref("item.n"), [1, 2.0]]}, True),
+        ({"$in": [True, [1]]}, False),
+        ({"$in": [ref("inputs.brief"), ref("gone")]}, False),
+        ({"$not": ref("gone")}, True),
+        ({"$not": {"$eq": [ref("index"), 0]}}, False),
+        ({"$and": [True, {"$gt": [ref("item.n"), 1]}]}, True),
+        ({"$and": [ref("gone"), ref("no.such.thing")]}, False),
+        ({"$or": [ref("gone"), {"$in": [1, [1]]}, ref("no.such.thing")]}, True),
+        ({"$or": [False, None]}, False),
+        (
+            only("plan.scenes", {"$and": [{"$not": {"$eq": [ref("it.n"), 1]}}, True]}),
+            SCOPE["plan"]["scenes"][1:],
+        ),
         ({"a": [1, {"b": ref("index")}]}, {"a": [1, {"b": 0}]}),
     ],
 )
@@ -115,6 +133,10 @@ def test_a_root_that_is_not_there():
         {"$from": 'a["x]'},
         {"$from": "a", "b": 1},
         {"$eq": [1]},
+        {"$in": 3},
+        {"$gt": [1, 2, 3]},
+        {"$and": []},
+        {"$or": {"$eq": [1, 1]}},
         {"$filter": {"in": []}},
         {"a": {"$filter": [], "where": True}},
     ],
@@ -127,13 +149,40 @@ def test_a_malformed_operator_is_an_error(value: Any):
         paths_in(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            {"$gt": [1, "1"]},
+            "a.$gt: two numbers or two texts can be compared, and these are a text and a number",
+        ),
+        (
+            {"$lt": [True, 2]},
+            "a.$lt: two numbers or two texts can be compared, and these are true and a number",
+        ),
+        ({"$in": [1, "123"]}, "a.$in[1]: a list is needed, and this is a text"),
+        ({"$not": 0}, "a.$not: a condition is true or false, and this is a number"),
+        (
+            {"$and": [True, {"$or": [[]]}]},
+            "a.$and[1].$or[0]: a condition is true or false, and this is a list",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_or_joined_is_named(value: Any, said: str):
+    """By its place, and never as its value."""
+    with pytest.raises(RefError) as wrong:
+        resolve(value, SCOPE, where="a")
+    assert str(wrong.value).startswith(said)
+
+
 def test_the_paths_that_a_value_needs():
     """Each once; what `it` stands for inside a filter is no path of its own."""
     value = {
         "a": [ref("plan.x"), {"$value": ref("not.this")}, ref("plan.x")],
         "b": {"$filter": {"in": ref("draw"), "where": {"$eq": [ref("it.n"), ref("item.n")]}}},
+        "c": {"$and": [{"$not": ref("gone")}, {"$or": [{"$in": [1, ref("plan.y")]}]}]},
     }
-    assert [str(path) for path in paths_in(value)] == ["plan.x", "draw", "item.n"]
+    assert [str(path) for path in paths_in(value)] == ["plan.x", "draw", "item.n", "gone", "plan.y"]
 
 
 def test_conditions_and_elements():

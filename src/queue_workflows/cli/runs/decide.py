@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -137,6 +138,13 @@ def _cancel_named(
 @click.command()
 @deciding_options(filter_options, "[RUN]...")
 @click.option("--from", "from_node", metavar="NODE", help="Run this node again too, and all that follows it.")
+@click.option(
+    "--document",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Go on with this document: what it changes runs again, the rest keeps its results.",
+)
+@click.option("--latest", is_flag=True, help="Go on with the document that the app has now for the workflow.")
 @click.pass_obj
 def retry(
     invocation: Invocation,
@@ -144,6 +152,8 @@ def retry(
     *,
     names: Sequence[str],
     from_node: str | None,
+    document: Path | None,
+    latest: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -153,15 +163,25 @@ def retry(
 ) -> ExitCode:
     """Run RUNs again that are over, or all failed ones that match: what failed, and what follows from it.
 
-    Finished results are kept. --dry-run says which nodes would run again.
+    Finished results are kept. --dry-run says which nodes would run again. With --document or --latest it is
+    shown first what changes and what is kept, and asked.
     """
+    if document is not None and latest:
+        raise click.UsageError("--document or --latest, not both")
     wanted = _checked("retried", names, given, (RunStatus.FAILED.value,), sorted(RUN_TERMINAL))
     how: dict[str, Any] = {"from_node": from_node, "dry_run": dry_run, "actor": actor, "reason": reason}
+    how |= {"document": document, "latest": latest}
     answers: list[RunRetry | Refusal] = []
     with operators_connection(invocation) as connection:
         if wanted is None:
             runs = runs_named(connection, names)
             statuses(connection, runs)
+            if (document or latest) and not dry_run and not yes:
+                foretold = list(retry_each(connection, runs, **how | {"dry_run": True}))
+                if not as_json:
+                    _tell_retries(foretold, dry_run=True)
+                if not confirm(f"Run {number_of('run', len(runs))} again with this document?", yes=yes):
+                    return ExitCode.FAILED
             answers += retry_each(connection, runs, **how)
         else:
             matched = _preview(connection, wanted, quiet=as_json)
@@ -173,7 +193,7 @@ def retry(
     return ExitCode.FAILED if any(isinstance(one, Refusal) for one in answers) else ExitCode.DONE
 
 
-def _tell_retries(answers: Sequence[RunRetry | Refusal], *, dry_run: bool, as_json: bool) -> None:
+def _tell_retries(answers: Sequence[RunRetry | Refusal], *, dry_run: bool, as_json: bool = False) -> None:
     if as_json:
         told = [
             {"run_id": one.run_id, "refused": one.why}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -64,13 +65,22 @@ def retry_each(
     dry_run: bool,
     actor: str,
     reason: str | None,
+    document: Path | None = None,
+    latest: bool = False,
 ) -> Iterator[RunRetry | Refusal]:
     """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others."""
     for run_id in runs:
         try:
             with connection.transaction():
                 answer: RunRetry | Refusal = retry_run(
-                    run_id, conn=connection, from_node=from_node, dry_run=dry_run, actor=actor, reason=reason
+                    run_id,
+                    conn=connection,
+                    from_node=from_node,
+                    document=document,
+                    latest=latest,
+                    dry_run=dry_run,
+                    actor=actor,
+                    reason=reason,
                 )
         except (RunRefused, UnknownRun) as refused:
             answer = Refusal(run_id, refused.message)

@@ -7,23 +7,27 @@ name that nobody registered is no error: the worker holds the job for one that k
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from inspect import Parameter
-from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.engine.execution.backoff import Backoff, DelayRule, TaskBackoff, rule_of
 from queue_workflows.engine.execution.callable import Work, look_at
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError, PayloadError
-from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many
+from queue_workflows.repositories import Enqueued, NewIngestJob, Unique, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories.claims.begins import Rules
 from queue_workflows.repositories.jobs.enqueue import JobOptions
 from queue_workflows.repositories.sql import checks
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.settings import Settings, check_queue_name
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.registry.typed_arguments import TypedArguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +39,10 @@ LimitKey: TypeAlias = str | LimitKeyOf
 
 UNKNOWN_TASK: Final = "unknown_task"
 _OFFERED: Final = frozenset({"ctx"})
-_SHAPES: Final = "a task is fn(reason) or fn(reason, args), with the keyword `ctx` if it likes"
+_SHAPES: Final = (
+    "a task is fn(reason) or fn(reason, args), or has arguments with types, as in fn(n: int); "
+    "it gets the keyword `ctx` if it likes"
+)
 
 
 class EnqueueOptions(JobOptions, total=False):
@@ -55,6 +62,7 @@ class IngestTask(Generic[P, R]):
         *,
         limit_key_of: LimitKeyOf | None = None,
         delay_rule: DelayRule | None = None,
+        arguments: TypedArguments | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.name = name
@@ -62,6 +70,7 @@ class IngestTask(Generic[P, R]):
         self.defaults = defaults
         self.limit_key_of = limit_key_of
         self.delay_rule = delay_rule
+        self.arguments = arguments
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -75,17 +84,29 @@ class IngestTask(Generic[P, R]):
 
     def job(self, args: dict[str, Any] | None = None, **options: Unpack[EnqueueOptions]) -> NewIngestJob:
         """A job for `enqueue_many`, with options of its own."""
+        args = self.converted(args)
         return NewIngestJob(task_name=self.name, args=args, **self._options(args, options))
+
+    def converted(self, args: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The arguments as jobs have them: those of a task with typed ones are checked and converted."""
+        return args if self.arguments is None else self.arguments.converted(args)
 
     def enqueue(
         self,
         args: dict[str, Any] | None = None,
         *,
         conn: Handle | None = None,
+        unique: Unique | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
-        """Enqueue a job in the transaction of `conn`; without one in a transaction of its own."""
-        return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(args, options))
+        """Enqueue a job in the transaction of `conn`; without one in a transaction of its own.
+
+        Unless one like it waits or runs, as `unique` says.
+        """
+        args = self.converted(args)
+        return enqueue_ingest_job(
+            self.name, args=args, conn=conn, unique=unique, **self._options(args, options)
+        )
 
     def enqueue_many(
         self,
@@ -116,10 +137,11 @@ class IngestTask(Generic[P, R]):
         args: dict[str, Any] | None = None,
         *,
         conn: AsyncHandle | None = None,
+        unique: Unique | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """`enqueue`, awaited, on an asynchronous connection."""
-        return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, **options))
+        return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, unique=unique, **options))
 
     async def aenqueue_many(
         self,
@@ -203,7 +225,7 @@ class TaskRegistry:
         """
         label = f"the ingest task {_checked_name(name)!r} ({_called(fn)})"
         function: Callable[P, R] = fn.fn if isinstance(fn, IngestTask) else fn
-        work = _work(function, label)
+        arguments, work = _work(function, label)
         defaults = _checked_options(
             label,
             {
@@ -231,7 +253,9 @@ class TaskRegistry:
         limit_key_of = limit_key if callable(limit_key) else None
         if exclusive is not None and limit_key is not None:
             _checked(label, lambda: checks.exclusive_key(exclusive, "limit_key"))
-        task = IngestTask(name, function, defaults, limit_key_of=limit_key_of, delay_rule=delay_rule)
+        task = IngestTask(
+            name, function, defaults, limit_key_of=limit_key_of, delay_rule=delay_rule, arguments=arguments
+        )
         with self._lock:
             if name in self._known and not _same(self._known[name][0].fn, function):
                 raise ConfigurationError(
@@ -322,11 +346,33 @@ def backoff_of(settings: Settings) -> Backoff:
     return Backoff(settings.backoff_s, settings.backoff_jitter, current_tasks().delay_rule)
 
 
-def _work(fn: Callable[..., Any], label: str) -> Work:
+def _work(fn: Callable[..., Any], label: str) -> tuple[TypedArguments | None, Work]:
+    if _is_typed(fn):
+        # Not every worker has such a task, and each would pay for what it takes.
+        from queue_workflows.engine.registry.typed_arguments import typed_work
+
+        return typed_work(fn, label)
     shape = look_at(fn, label, offered=_OFFERED)
     _check_parameters(shape.positional, label, any_number=shape.more_positional)
     with_args = len(shape.positional) == 2 or shape.more_positional
-    return Work(label, _caller(fn, with_args, "ctx" in shape.wanted), shape.is_async)
+    return None, Work(label, _caller(fn, with_args, "ctx" in shape.wanted), shape.is_async)
+
+
+def _is_typed(fn: Callable[..., Any]) -> bool:
+    """Whether a function's parameters are its arguments: all have types, and none is `reason` or `args`."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    own = [parameter for parameter in parameters if parameter.name not in _OFFERED]
+    if inspect.isclass(fn) or not own or own[0].name.startswith("_"):
+        return False
+    return all(
+        parameter.annotation is not Parameter.empty
+        and parameter.name not in {"self", "reason", "args"}
+        and parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        for parameter in own
+    )
 
 
 def _check_parameters(positional: tuple[Parameter, ...], label: str, *, any_number: bool) -> None:

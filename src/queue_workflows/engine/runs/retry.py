@@ -7,14 +7,17 @@ the new end. What is ready then is opened by an orchestrator, as any other node.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from queue_workflows.config import EveryRef, current_config
 from queue_workflows.engine.runs.close_run import OUTPUTS
+from queue_workflows.engine.runs.document_change import NO_CHANGE, change_of
 from queue_workflows.engine.runs.verbs import RunName, check_mode, run_named
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
+from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
 from queue_workflows.repositories.runs.tree import RunTreeRepository
@@ -24,6 +27,7 @@ from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, SealNode, compiled
 from queue_workflows.workflow.planning.graph import graph_of
 from queue_workflows.workflow.planning.reopening import Reopening, reopen
+from queue_workflows.workflow.providing import find_document
 from queue_workflows.workflow.references.references import paths_in
 
 
@@ -33,7 +37,8 @@ class RunRetry:
 
     `ready` start at once; `kept` keep what they came to; `elements_kept` says of lists among `again` how many
     elements keep their result. `was` is what the run had come to. `setup_over` is the run that had set up its
-    tree, if that is over: what that had in the background is not there any more.
+    tree, if that is over: what that had in the background is not there any more. With another document
+    `changed` are its nodes that are new or other than they were, and `removed` those that it has no more.
     """
 
     run_id: uuid.UUID
@@ -43,6 +48,8 @@ class RunRetry:
     kept: tuple[str, ...]
     elements_kept: Mapping[str, int]
     setup_over: uuid.UUID | None = None
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 def retry_run(
@@ -50,6 +57,8 @@ def retry_run(
     *,
     conn: Handle | None = None,
     from_node: str | None = None,
+    document: Document | Mapping[str, Any] | Path | None = None,
+    latest: bool = False,
     dry_run: bool = False,
     actor: str | None = None,
     reason: str | None = None,
@@ -59,7 +68,8 @@ def retry_run(
     Where nothing did and only its outputs could not be had, those are put together again.
 
     With `from_node` that node runs again too, whatever it came to, with all that follows from it. With
-    `dry_run` nothing is changed. An `actor` is written to the audit log.
+    another `document`, or the `latest` of its name, so do the nodes that it changes or adds; the others keep
+    their results. With `dry_run` nothing is changed. An `actor` is written to the audit log.
     """
     run_id = run_named(run)
     with checked_transaction_of(conn, "workflow_runs") as handle:
@@ -70,19 +80,31 @@ def retry_run(
         if SteeringRepository(handle).is_pruned(run_id):
             message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
             raise RunRefused(run_id, message, status=stored.status, advice="start another run")
-        document = compiled(stored.spec, stored.spec_hash)
-        if from_node is not None and from_node not in document.by_id:
+        before = compiled(stored.spec, stored.spec_hash)
+        change = NO_CHANGE
+        if document is not None or latest:
+            change = change_of(
+                run_id, stored.status, before, find_document(before.name) if latest else document
+            )
+        now = change.document or before
+        if from_node is not None and from_node not in now.by_id:
             raise UnknownNode(run_id, from_node)
-        reopening = _reopening(handle, run_id, document, from_node)
-        if not reopening.again and stored.error_kind != OUTPUTS:
+        from_nodes = frozenset(change.changed) | ({from_node} if from_node is not None else frozenset())
+        reopening = _reopening(handle, run_id, now, from_nodes)
+        if not reopening.again and stored.error_kind != OUTPUTS and now.outputs == before.outputs:
             advice = "name a node to run again from, with `from_node` or --from"
             message = f"run {run_id} is {stored.status}: there is nothing to run again"
             raise RunRefused(run_id, message, status=stored.status, advice=advice)
+        inputs = (
+            None if change.document is None else now.checked_inputs(SteeringRepository(handle).inputs(run_id))
+        )
         if not dry_run:
             details = {"was": stored.status, "from_node": from_node, "nodes": len(reopening.again)}
-            _write(
-                handle, run_id, document, reopening, from_node, actor=actor, reason=reason, details=details
-            )
+            if inputs is not None:
+                details |= {"document_was": stored.spec_hash, "document": now.hash}
+                _replace_document(handle, run_id, now, inputs)
+                reopening = replace(reopening, dropped=(*reopening.dropped, *change.removed))
+            _write(handle, run_id, now, reopening, from_nodes, actor=actor, reason=reason, details=details)
     return RunRetry(
         run_id,
         stored.status,
@@ -91,6 +113,8 @@ def retry_run(
         reopening.kept,
         {node_id: reopening.nodes[node_id].total for node_id in reopening.elements_kept},
         setup_over=stored.setup_over,
+        changed=change.changed,
+        removed=change.removed,
     )
 
 
@@ -103,16 +127,26 @@ def go_on_with(run_id: uuid.UUID, *, conn: Handle) -> bool:
     if stored is None or stored.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         return False
     document = compiled(stored.spec, stored.spec_hash)
-    reopening = _reopening(conn, run_id, document, None)
+    reopening = _reopening(conn, run_id, document, frozenset())
     if reopening.again:
-        _write(conn, run_id, document, reopening, None, actor=None, reason=None, details={})
+        _write(conn, run_id, document, reopening, frozenset(), actor=None, reason=None, details={})
     return bool(reopening.again)
 
 
-def _reopening(conn: Handle, run_id: uuid.UUID, document: Document, from_node: str | None) -> Reopening:
+def _replace_document(conn: Handle, run_id: uuid.UUID, now: Document, inputs: dict[str, Any]) -> None:
+    limits = current_limits()
+    SteeringRepository(conn).replace_document(
+        run_id,
+        spec=limits.json_object("spec", now.snapshot()),
+        spec_hash=now.hash,
+        inputs=limits.json_object("inputs", inputs),
+    )
+
+
+def _reopening(conn: Handle, run_id: uuid.UUID, document: Document, from_nodes: Collection[str]) -> Reopening:
     graph = document.derived(graph_of)
     rows = WorkflowNodeRepository(conn).read(run_id, graph.nodes)
-    return _without_doubtful_lists(reopen(graph, rows, from_node=from_node), document)
+    return _without_doubtful_lists(reopen(graph, rows, from_nodes=from_nodes), document)
 
 
 def _write(
@@ -120,7 +154,7 @@ def _write(
     run_id: uuid.UUID,
     document: Document,
     reopening: Reopening,
-    from_node: str | None,
+    from_nodes: Collection[str],
     *,
     actor: str | None,
     reason: str | None,
@@ -136,7 +170,7 @@ def _write(
         nodes_left=reopening.run.nodes_left,
         ready=reopening.ready,
         untouched=reopening.dropped,
-        anew=_anew(reopening, document, from_node),
+        anew=_anew(reopening, document, from_nodes),
         unsealed=any(isinstance(node, SealNode) for node in again),
         actor=actor,
         reason=reason,
@@ -184,7 +218,7 @@ def _asks_the_host(document: Document, node_id: str) -> bool:
     return any(asks_always or path.root == "host" for path in paths_in(for_each))
 
 
-def _anew(reopening: Reopening, document: Document, from_node: str | None) -> list[str]:
+def _anew(reopening: Reopening, document: Document, from_nodes: Collection[str]) -> list[str]:
     """The lists that may be others now, and are gone through from the start."""
     graph = document.derived(graph_of)
     return [
@@ -192,7 +226,7 @@ def _anew(reopening: Reopening, document: Document, from_node: str | None) -> li
         for node_id in reopening.again
         if graph.nodes[node_id].is_mapped
         and (
-            node_id == from_node
+            node_id in from_nodes
             or set(graph.nodes[node_id].parents).intersection(reopening.again)
             or _asks_the_host(document, node_id)
         )

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import psycopg
 
 from queue_workflows.config import EngineConfig, current_config, effective_settings
-from queue_workflows.errors import ConfigurationError
+from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
-from queue_workflows.repositories.sql.checks import PayloadLimits, exclusive_key
+from queue_workflows.repositories.jobs.unique import Unique, Wish, enqueue_unique
+from queue_workflows.repositories.sql.checks import PayloadLimits, due, exclusive_key
 from queue_workflows.repositories.sql.configured_database import check_database, transaction_of
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.states import JobFamily
@@ -117,10 +119,12 @@ def enqueue_ingest_job(
     traceparent: str | None = None,
     max_crashes: int | None = None,
     at_most_once: bool | None = None,
+    unique: Unique | None = None,
 ) -> Enqueued:
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
 
     Without `conn` that is a transaction of its own on the configured database, whatever else is open.
+    Where a job like it waits or runs, as `unique` says, that one is the answer, and nothing is inserted.
     `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
     `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
     """
@@ -128,7 +132,10 @@ def enqueue_ingest_job(
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
     with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
-        enqueued = _kept_repository(handle, standing).enqueue(
+        enqueue = _kept_repository(handle, standing).enqueue
+        if unique is not None:
+            enqueue = partial(_enqueue_unique, handle, standing, unique)
+        enqueued = enqueue(
             task_name,
             queue=queue,
             args=args,
@@ -149,11 +156,48 @@ def enqueue_ingest_job(
         )
         if traced is not UNTRACED:
             traced.note(MESSAGE_ID, str(enqueued.id))
+        if _after_enqueueing is not None:
+            _after_enqueueing(handle)
     if enqueued.created:
         count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task_name)])
-    if _after_enqueueing is not None:
-        _after_enqueueing(conn)
     return enqueued
+
+
+def _enqueue_unique(
+    conn: Handle,
+    standing: _Standing,
+    unique: Unique,
+    task_name: str,
+    *,
+    queue: str,
+    args: dict[str, Any] | None,
+    priority: int,
+    run_at: datetime | None,
+    delay: timedelta | float | None,
+    dedupe_key: str | None,
+    **options: Any,
+) -> Enqueued:
+    if dedupe_key is not None:
+        raise PayloadError(
+            "both dedupe_key and unique are given", path="unique", advice="Unique(key=…) takes a key of yours"
+        )
+    repository = _kept_repository(conn, standing)
+    plain = current_rows().plain(task_name, queue, args, priority)
+    wish = Wish(task_name, queue, plain["args"], priority, *due(run_at, delay))
+
+    def insert(key: str) -> Enqueued:
+        return repository.enqueue(
+            task_name,
+            queue=queue,
+            args=args,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            dedupe_key=key,
+            **options,
+        )
+
+    return enqueue_unique(conn, unique, wish, insert)
 
 
 def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) -> list[Enqueued]:
@@ -171,11 +215,11 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) ->
             raise unknown_queue(queue, known)
         enqueued = repository.enqueue_columns(rows)
         traced.note(BATCH_COUNT, len(enqueued))
+        if _after_enqueueing is not None:
+            _after_enqueueing(handle)
     if instruments() is not None:
         sent = zip(rows.values("queue"), rows.values("task_name"), enqueued, strict=True)
         count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task) for queue, task, each in sent if each.created])
-    if _after_enqueueing is not None:
-        _after_enqueueing(conn)
     return enqueued
 
 
@@ -185,12 +229,15 @@ async def aenqueue_ingest_job(
     queue: str,
     conn: AsyncHandle | None = None,
     args: dict[str, Any] | None = None,
+    unique: Unique | None = None,
     **options: Unpack[JobOptions],
 ) -> Enqueued:
     """`enqueue_ingest_job`, awaited, on an asynchronous connection."""
-    return await awaited(
-        conn, lambda usable: enqueue_ingest_job(task_name, queue=queue, conn=usable, args=args, **options)
-    )
+
+    def enqueue(usable: Handle | None) -> Enqueued:
+        return enqueue_ingest_job(task_name, queue=queue, conn=usable, args=args, unique=unique, **options)
+
+    return await awaited(conn, enqueue)
 
 
 async def aenqueue_many(jobs: Iterable[NewIngestJob], *, conn: AsyncHandle | None = None) -> list[Enqueued]:

@@ -131,6 +131,16 @@ RETURNING id
 """
 
 
+INPUTS: Final = "SELECT inputs::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
+# A run that is retried with another document; its lock is held.
+REPLACE_DOCUMENT: Final = """
+UPDATE workflow_runs SET
+    spec = %(spec)s::jsonb, spec_hash = %(spec_hash)s::text, inputs = %(inputs)s::jsonb
+WHERE id = %(run_id)s::uuid
+RETURNING id
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """A run with its document, as it stands."""
@@ -226,6 +236,16 @@ class SteeringRepository:
     def is_pruned(self, run_id: uuid.UUID) -> bool:
         """Whether results of a run that is over are gone already."""
         return bool(self._sql.rows(PRUNED, {"run_id": run_id})[0][0])
+
+    def inputs(self, run_id: uuid.UUID) -> dict[str, Any]:
+        """What a run was started with."""
+        inputs: dict[str, Any] = json.loads(self._sql.rows(INPUTS, {"run_id": run_id})[0][0])
+        return inputs
+
+    def replace_document(self, run_id: uuid.UUID, *, spec: str, spec_hash: str, inputs: str) -> None:
+        """Give a run that is over another document, and its inputs by that, as JSON; its lock is held."""
+        params = {"run_id": run_id, "spec": spec, "spec_hash": spec_hash, "inputs": inputs}
+        self._sql.rows(REPLACE_DOCUMENT, params)
 
     def reopen(
         self,

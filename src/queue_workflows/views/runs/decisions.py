@@ -75,6 +75,8 @@ def said_of_retry(answer: RunRetry | Refusal, *, dry_run: bool) -> str:
     if not again:
         return f"{'would put' if dry_run else 'puts'} its outputs together again"
     kept = f"; keeps {_listed(answer.kept)}" if answer.kept else ""
+    kept += f"; changed: {_listed(answer.changed)}" if answer.changed else ""
+    kept += f"; removed: {_listed(answer.removed)}" if answer.removed else ""
     return f"{'would run' if dry_run else 'runs'} again {_listed(again)}{kept}"
 
 

@@ -15,7 +15,14 @@ from queue_workflows.workflow.document.flaws import MISSING, Flaw, flaws_in
 from queue_workflows.workflow.document.nodes import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
 from queue_workflows.workflow.document.schemas import flaws_of_schema
 from queue_workflows.workflow.references.paths import Path
-from queue_workflows.workflow.references.references import OPERATORS, ROOTS, near, references_in
+from queue_workflows.workflow.references.references import (
+    CONDITIONS,
+    JOINTS,
+    OPERATORS,
+    ROOTS,
+    near,
+    references_in,
+)
 
 RUN_FIELDS: Final = ("id", "workflow", "labels", "parcel_id", "created_at")
 PER_ELEMENT: Final = frozenset({"item", "index"})
@@ -119,7 +126,7 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
 
 def _flaws_of_values(node: BaseNode) -> Iterator[Flaw]:
     """Values that cannot become what the field needs, whatever the run's data are."""
-    if not _can_be(node.skip_if, bool, ("$from", "$eq", "$ne")):
+    if not _can_be_true(node.skip_if):
         yield Flaw(("skip_if",), "must be a condition, as in {$eq: [{$from: approve.ok}, false]}")
     if not _can_be(getattr(node, "for_each", None), list, ("$from", "$filter")):
         yield Flaw(("for_each",), "must be a list or a reference to one")
@@ -161,6 +168,20 @@ def _flaws_of_wait(node: WaitNode) -> Iterator[Flaw]:
         isinstance(node.until, str) and moment(node.until) is None
     ):
         yield Flaw(("until",), "must be a moment with its zone, as in 2030-01-31T09:00:00Z, or a reference")
+
+
+def _can_be_true(value: Any) -> bool:
+    """Whether a value is, or may turn out to be, a condition, with all conditions in it."""
+    if not _can_be(value, bool, ("$from", *CONDITIONS)):
+        return False
+    if not isinstance(value, dict):
+        return True
+    operator, operand = next(iter(value.items()))
+    if operator == "$not":
+        return _can_be_true(operand)
+    if operator in JOINTS and isinstance(operand, list):
+        return all(map(_can_be_true, operand))
+    return True
 
 
 def _can_be(value: Any, kind: type, operators: tuple[str, ...]) -> bool:

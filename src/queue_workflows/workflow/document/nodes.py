@@ -147,7 +147,11 @@ class BaseNode(Part):
     on_failure: OnFailure | None = Field(
         None, description="What its failure does to the run; the document's `on_failure` if absent."
     )
-    skip_if: Any = Field(None, description="A condition, resolved when the node is ready; true skips it.")
+    skip_if: Any = Field(
+        None,
+        description="A condition, resolved when the node is ready; true skips it. "
+        "true, false, or one of $from, $eq, $ne, $gt, $lt, $in, $and, $or, $not.",
+    )
 
 
 class TaskNode(BaseNode):

@@ -32,18 +32,18 @@ class Reopening:
     elements_kept: tuple[str, ...]
 
 
-def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None = None) -> Reopening:
-    """What failed or was cancelled runs again, so does `from_node`, and everything below any of them.
+def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_nodes: Collection[str] = ()) -> Reopening:
+    """What failed or was cancelled runs again, so do `from_nodes`, and everything below any of them.
 
     A node below is run again even if it completed, as one that tidies up did: it had another input then. What
     is cancelled and would be again, because what it needs stays as it is, is left. Between the steps of a
-    pipeline order alone makes no node run again, but `from_node` and sessions do: what works with one that is
-    over by now runs again with it, and so does all else that does. What runs again is sealed again. A tree's
-    first run that completed is kept, unless it comes after `from_node`.
+    pipeline order alone makes no node run again, but `from_nodes` and sessions do: what works with one that
+    is over by now runs again with it, and so does all else that does. What runs again is sealed again. Of a
+    tree the first run is kept if it completed, unless it comes after one of `from_nodes`.
     """
-    below, with_sessions = _below(graph, from_node), frozenset[str]()
+    below, with_sessions = _below(graph, from_nodes), frozenset[str]()
     while True:
-        reopening = _reopened(graph, rows, from_node, below | with_sessions)
+        reopening = _reopened(graph, rows, from_nodes, below | with_sessions)
         further = _with_sessions(graph, reopening.again)
         if further <= with_sessions:
             return reopening
@@ -51,7 +51,7 @@ def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None 
 
 
 def _reopened(
-    graph: Graph, rows: Mapping[str, Counters], from_node: str | None, wanted: Collection[str]
+    graph: Graph, rows: Mapping[str, Counters], from_nodes: Collection[str], wanted: Collection[str]
 ) -> Reopening:
     again: dict[str, Counters] = {}
     nodes: dict[str, Counters] = {}
@@ -69,7 +69,7 @@ def _reopened(
             if row is None:
                 nodes[node_id] = replace(fresh, state=NodeState.CANCELLED)
             continue
-        if row is not None and node.is_mapped and node_id != from_node and not fresh.parents_left:
+        if row is not None and node.is_mapped and node_id not in from_nodes and not fresh.parents_left:
             fresh = _with_elements(fresh, row)
         if fresh.total:
             elements_kept.append(node_id)
@@ -89,9 +89,9 @@ def _reopened(
     )
 
 
-def _below(graph: Graph, node_id: str | None) -> frozenset[str]:
-    """A node and all below it, whatever that waits for there."""
-    found = set[str]() if node_id is None else {node_id}
+def _below(graph: Graph, from_nodes: Collection[str]) -> frozenset[str]:
+    """Nodes and all below them, whatever that waits for there."""
+    found = set(from_nodes)
     for name, node in graph.nodes.items():
         if not found.isdisjoint(node.parents):
             found.add(name)

@@ -1,8 +1,9 @@
 """The references of a document, which are resolved late: when the node executes.
 
 A mapping with exactly one key that begins with `$` is an operator: `$from` a path, `$value` a literal,
-`$filter`, `$eq` and `$ne`. Everything else stands for itself. What a reference yields is data and is never
-looked into for further references, so nothing that a node returned can refer to anything.
+`$filter`, and what is true or false, from `$eq` to `$not`. Everything else stands for itself. What a
+reference yields is data and is never looked into for further references, so nothing that a node returned can
+refer to anything.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.payload import check_payload
 from queue_workflows.workflow.references.paths import SHAPE, Path, written
 
-OPERATORS: Final = ("$from", "$value", "$filter", "$eq", "$ne")
+COMPARISONS: Final = ("$eq", "$ne", "$gt", "$lt", "$in")
+# Of conditions, of which those behind the one that decides are not looked at.
+JOINTS: Final = ("$and", "$or")
+CONDITIONS: Final = (*COMPARISONS, *JOINTS, "$not")
+OPERATORS: Final = ("$from", "$value", "$filter", *CONDITIONS)
 # What a path may begin with beside a node's id; no node may be called so.
 ROOTS: Final = ("inputs", "run", "item", "index", "it", "host")
 MAX_ELEMENTS: Final = 100_000
@@ -28,6 +33,13 @@ _FILTER_SHAPE: Final = (
     "$filter has `in` and `where`, as in "
     "{$filter: {in: {$from: plan.scenes}, where: {$eq: [{$from: it.kind}, day]}}}"
 )
+_EXAMPLES: Final = {
+    "$eq": "{$eq: [{$from: plan.kind}, short]}",
+    "$ne": "{$ne: [{$from: plan.kind}, short]}",
+    "$gt": "{$gt: [{$from: plan.minutes}, 90]}",
+    "$lt": "{$lt: [{$from: plan.minutes}, 90]}",
+    "$in": "{$in: [{$from: plan.kind}, [short, long]]}",
+}
 _AT_MOST_SHOWN: Final = 10
 _AT_MOST_COMPARED: Final = 2000
 HostRefs: TypeAlias = RefResolver | EveryRef
@@ -181,6 +193,8 @@ def _parts(
     elif operator == "$filter":
         yield (*place, operator, "in"), one[operator]["in"], in_filter
         yield (*place, operator, "where"), one[operator]["where"], True
+    elif operator == "$not":
+        yield (*place, operator), one[operator], in_filter
     elif operator != "$value":
         yield from (((*place, operator, at), child, in_filter) for at, child in enumerate(one[operator]))
 
@@ -198,8 +212,10 @@ def _operator(one: dict[str, Any]) -> str | None:
         other = next(key for key in one if key != name)
         raise _Malformed(f"{name} must be the only key, and beside it is {other[:60]!r}")
     operand = one[name]
-    if name in {"$eq", "$ne"} and not (isinstance(operand, list) and len(operand) == 2):
-        raise _Malformed(f"{name} compares a list of two, as in {{{name}: [{{$from: plan.kind}}, short]}}")
+    if name in COMPARISONS and not (isinstance(operand, list) and len(operand) == 2):
+        raise _Malformed(f"{name} compares a list of two, as in {_EXAMPLES[name]}")
+    if name in JOINTS and not (isinstance(operand, list) and operand):
+        raise _Malformed(f"{name} joins a list of conditions, as in {{{name}: [{_EXAMPLES['$eq']}, …]}}")
     if name == "$filter" and not (isinstance(operand, dict) and operand.keys() == {"in", "where"}):
         raise _Malformed(_FILTER_SHAPE)
     return name
@@ -241,8 +257,50 @@ def _operated(operator: str, operand: Any, sight: _Sight, where: str) -> Any:
         return operand
     if operator == "$filter":
         return _filtered(operand, sight, f"{where}.$filter")
+    return _is_true(operator, operand, sight, where)
+
+
+def _is_true(operator: str, operand: Any, sight: _Sight, where: str) -> bool:
+    """What a condition says."""
+    if operator == "$not":
+        inside = f"{where}.$not"
+        return not _truth(_resolved(operand, sight, inside), inside)
+    if operator in JOINTS:
+        return _joined(operator, operand, sight, where)
     left, right = (_resolved(side, sight, f"{where}.{operator}[{at}]") for at, side in enumerate(operand))
-    return same(left, right) is (operator == "$eq")
+    if operator in {"$eq", "$ne"}:
+        return same(left, right) is (operator == "$eq")
+    if operator == "$in":
+        return any(same(left, element) for element in _elements(right, f"{where}.$in[1]"))
+    return _is_before(*((right, left) if operator == "$gt" else (left, right)), f"{where}.{operator}")
+
+
+def _joined(operator: str, conditions: list[Any], sight: _Sight, where: str) -> bool:
+    """Whether all, or any, of the conditions are true; those behind the one that decides are not resolved."""
+    decides = operator == "$or"
+    for at, condition in enumerate(conditions):
+        inside = f"{where}.{operator}[{at}]"
+        if _truth(_resolved(condition, sight, inside), inside) is decides:
+            return decides
+    return not decides
+
+
+def _is_before(less: Any, more: Any, where: str) -> bool:
+    """Whether one number, or text, is less than another; null is neither less nor more than anything."""
+    if less is None or more is None:
+        return False
+    if isinstance(less, str) and isinstance(more, str):
+        return less < more
+    if _is_number(less) and _is_number(more):
+        return bool(less < more)
+    raise RefError(
+        f"two numbers or two texts can be compared, and these are {_kind(less)} and {_kind(more)}",
+        where=where,
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _filtered(operand: dict[str, Any], sight: _Sight, where: str) -> list[Any]:

@@ -133,7 +133,7 @@ def test_any_retry_runs_again_what_failed_and_what_follows(graph: Graph, chance:
     both.run_out(disturb=0.2)
     before = dict(both.planned.states())
     from_node = chance.choice(list(graph.nodes)) if named else None
-    reopening = reopen(graph, both.planned.rows, from_node=from_node)
+    reopening = reopen(graph, both.planned.rows, from_nodes=[] if from_node is None else [from_node])
 
     assert set(reopening.again) | set(reopening.kept) == set(graph.nodes)
     assert not set(reopening.again) & set(reopening.kept)

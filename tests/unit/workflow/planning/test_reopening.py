@@ -24,7 +24,7 @@ from queue_workflows.workflow.planning.reopening import Reopening, reopen
 
 def reopened(run: PlannedRun, from_node: str | None = None) -> Reopening:
     """Retry the run as the verb and the dispatcher do it together."""
-    reopening = reopen(run.graph, run.rows, from_node=from_node)
+    reopening = reopen(run.graph, run.rows, from_nodes=[] if from_node is None else [from_node])
     for node_id in reopening.dropped:
         del run.rows[node_id]
     run.rows.update(reopening.nodes)

@@ -212,7 +212,7 @@ def test_a_first_run_that_completed_is_kept_by_a_retry() -> None:
     run.ended("tidy")
     assert run.over is RunStatus.FAILED
     assert "first" in reopen(run.graph, run.rows).kept
-    assert "first" in reopen(run.graph, run.rows, from_node="other").again
+    assert "first" in reopen(run.graph, run.rows, from_nodes=["other"]).again
 
 
 @pytest.mark.parametrize(
