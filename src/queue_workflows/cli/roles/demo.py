@@ -26,6 +26,7 @@ from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import JobStatus
 from queue_workflows.views.json_values import plain
+from queue_workflows.views.runs.show import run_json
 from queue_workflows.workflow.document.nodes import InputNode
 
 NEXT = """\
@@ -69,7 +70,8 @@ def demo(invocation: Invocation, yes: bool, in_browser: bool, as_json: bool) -> 
     stage = Stage(say, _Shown(say, terminal), asks, lambda database: _page(database, say))
     outcome = run_demo(invocation.db_url, stage)
     if as_json:
-        click.echo(json.dumps(asdict(outcome), indent=2, default=plain))
+        told = asdict(outcome) | {"run": run_json(outcome.run)}
+        click.echo(json.dumps(told, indent=2, default=plain))
     else:
         for line in _drawn(outcome, terminal):
             click.echo(line)

@@ -96,13 +96,15 @@ def run_here(
                 restarts=restarts,
             )
         follower.close()
-        if follower.ended is None:
-            if restarts.ended_with:
-                stopped = ExitCode.FAILED
-            roles = [*(f"a worker of {queue}" for queue in queues), "an orchestrator"]
-            say(f"run {run_id} is not over: it goes on where {' and '.join(roles)} run")
-            return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
-        return follower.ended
+        if follower.ended is not None:
+            return follower.ended
+        roles = [*(f"a worker of {queue}" for queue in queues), "an orchestrator"]
+        say(f"run {run_id} is not over: it goes on where {' and '.join(roles)} run")
+        if follower.error is not None:
+            raise follower.error
+        if restarts.ended_with:
+            return ExitCode.FAILED
+        return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
 
 
 def queues_of(document: Document) -> list[str]:
@@ -121,12 +123,16 @@ def queues_of(document: Document) -> list[str]:
 
 
 class _Follower(threading.Thread):
-    """Shows the run, and stops the supervisor when it is over; `ended` is None until then."""
+    """Shows the run, and stops the supervisor when it is over; `ended` is None until then.
+
+    What kept it from looking, as a right that is missing, is its `error`.
+    """
 
     def __init__(self, database: Database, run_id: uuid.UUID, *, as_json: bool) -> None:
         super().__init__(name="qwf-follow", daemon=True)
         self._database, self._run_id, self._as_json = database, run_id, as_json
         self.ended: ExitCode | None = None
+        self.error: Exception | None = None
         self._has_begun = False
         self._is_enough = threading.Event()
 
@@ -149,6 +155,8 @@ class _Follower(threading.Thread):
             )
             if not self._is_enough.is_set():
                 self.ended = ended
+        except Exception as error:
+            self.error = error
         finally:
             if not self._is_enough.is_set():
                 _stop()

@@ -11,6 +11,7 @@ from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.views.json_values import named
 
 if TYPE_CHECKING:
     from queue_workflows.models import AuditLog
@@ -35,7 +36,13 @@ def shown_run(conn: Handle, run_id: uuid.UUID) -> ShownRun:
 def json_of(shown: ShownRun) -> dict[str, Any]:
     """What `qwf run show RUN --json` prints."""
     audit = [{name: getattr(one, name) for name in _AUDIT} for one in shown.audit]
-    return asdict(shown.run) | {"audit": audit}
+    return run_json(shown.run) | {"audit": audit}
+
+
+def run_json(run: RunOverview) -> dict[str, Any]:
+    """A run with its nodes, in the order of its document."""
+    nodes = [{"node": node.id} | named(asdict(node), without=("id",)) for node in run.nodes]
+    return {"run": run.id} | named(asdict(run), without=("id",)) | {"nodes": nodes}
 
 
 def command_of(run_id: uuid.UUID) -> str:
