@@ -98,26 +98,23 @@ MODELS: Final = {name: getattr(models, name) for name in models.__all__}
 
 def made_up(hint: Any) -> Any:
     """A value of a type."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in PLAIN:
         return PLAIN[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return made_up(next(one for one in arguments if one is not type(None)))
-    if origin is typing.Literal:
-        return arguments[0]
-    if origin is not None:
-        return _made_up_of(origin, arguments)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    return _of_class(hint) if origin is None else _made_up_of(origin, arguments)
+
+
+def _of_class(hint: Any) -> Any:
+    if issubclass(hint, enum.Enum):
         return next(iter(hint))
-    if isinstance(hint, type) and issubclass(hint, models.Base):
+    if issubclass(hint, models.Base):
         return _row(hint)
-    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields")):
-        hints = typing.get_type_hints(hint, vars(importlib.import_module(hint.__module__)) | MODELS)
-        names = (
-            [one.name for one in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else hint._fields
-        )
-        return hint(**{name: _field(hint, name, hints[name]) for name in names})
-    raise TypeError(hint)
+    hints = typing.get_type_hints(hint, vars(importlib.import_module(hint.__module__)) | MODELS)
+    is_tuple = not dataclasses.is_dataclass(hint)
+    names = hint._fields if is_tuple else [one.name for one in dataclasses.fields(hint)]
+    return hint(**{name: _field(hint, name, hints[name]) for name in names})
 
 
 def _field(owner: Any, name: str, hint: Any) -> Any:
@@ -257,9 +254,9 @@ HEAD: Final = """\
 
 Each command with `--json`, and each page of the operator's page with `.json` behind its address, answers by
 one [rule](../decisions/0060-one-name-in-json.md): a run is `run`, a job `job` (as `ingest:7`), a node `node`,
-a worker `worker_id`, a machine `host_label`. What lists one kind of thing is an array of objects, what has more
-to say an object. Times are in ISO 8601 with their zone; what is not known is `null`. `a.b` is the key `b` in
-the object at `a`; `a[].b` is that of each object in an array.
+a worker `worker_id`, a machine `host_label`. What lists one kind of thing is an array of objects, what has
+more to say an object. Times are in ISO 8601 with their zone; what is not known is `null`. `a.b` is the key
+`b` in the object at `a`; `a[].b` is that of each object in an array.
 
 This page is written by `scripts/docs.py` from the code.
 """

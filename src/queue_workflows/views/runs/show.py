@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.engine.watch.run_reader import RunReader
-from queue_workflows.engine.watch.run_view import RunOverview
+from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.views.json_values import named
@@ -41,8 +41,16 @@ def json_of(shown: ShownRun) -> dict[str, Any]:
 
 def run_json(run: RunOverview) -> dict[str, Any]:
     """A run with its nodes, in the order of its document."""
-    nodes = [{"node": node.id} | named(asdict(node), without=("id",)) for node in run.nodes]
-    return {"run": run.id} | named(asdict(run), without=("id",)) | {"nodes": nodes}
+    told = named(asdict(run), without=("id", "nodes", "hold", "poisoned"))
+    held = {"hold_reason": run.hold, "poisoned_events": list(run.poisoned)}
+    return {"run": run.id} | told | held | {"nodes": [_node_json(node) for node in run.nodes]}
+
+
+def _node_json(node: NodeOverview) -> dict[str, Any]:
+    told = named(asdict(node), without=("id", "hold", "worker", "activities"))
+    at_work = [{"worker_id": one.worker} | named(asdict(one), without=("worker",)) for one in node.activities]
+    held = {"hold_reason": node.hold, "worker_id": node.worker, "activities": at_work}
+    return {"node": node.id} | told | held
 
 
 def command_of(run_id: uuid.UUID) -> str:
