@@ -75,11 +75,12 @@ def test_a_server_that_nobody_wants_any_more_ends_by_itself(data_dir: Path) -> N
 def test_a_last_user_that_leaves_nothing_stops_what_would_linger(data_dir: Path) -> None:
     """It joined a server of another one, and goes after that one."""
     first = User(data_dir, linger_s=LONG)
+    pid = first.server_pid
     with acquire(data_dir) as last:
         first.release()
         assert answers(last.dsn())
-    assert not alive(first.server_pid)
-    ends(first.server_pid, data_dir)
+    assert not alive(pid)
+    ends(pid, data_dir)
 
 
 @pytest.mark.slow
