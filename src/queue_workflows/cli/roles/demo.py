@@ -15,10 +15,9 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.page.web import check_installed, page_beside
-from queue_workflows.cli.runs.watch import in_words
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.demo import Outcome, Row, Stage, run_demo
-from queue_workflows.drawing.changes import changes
+from queue_workflows.drawing.changes import changes, in_words
 from queue_workflows.drawing.run import draw
 from queue_workflows.drawing.terminal import Terminal, stdout_terminal
 from queue_workflows.drawing.timeline import Bar, draw_timeline
