@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # So that the tables are those of this checkout, whatever is installed.
 sys.path.insert(0, str(ROOT / "src"))
 
+import json_reference  # noqa: E402
 import statements  # noqa: E402
 
 from queue_workflows import errors, states  # noqa: E402
@@ -134,6 +135,7 @@ def workflow_schema() -> str:
 
 # Each is given the page as it is.
 FILES: Mapping[str, Callable[[str], str]] = {
+    "docs/reference/json.md": lambda _: json_reference.page(),
     "docs/reference/workflow.schema.json": lambda _: workflow_schema(),
     "docs/reference/statements.md": lambda before: statements.page(statements.plans_in(before)),
 }

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.drawing.run import note_of
+from queue_workflows.drawing.run import LOOKS, note_of
+from queue_workflows.drawing.terminal import Terminal
+from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 
 # Progress is told in tenths: a line each is enough for a log.
@@ -65,3 +67,15 @@ def _note(run: RunOverview) -> str:
     if _cancels(run) and not run.is_over:
         return "cancel asked for" + (f": {run.cancel_reason}" if run.cancel_reason else "")
     return run.cancel_reason or ""
+
+
+def in_words(change: Change, terminal: Terminal) -> str:
+    """A change as a line for people."""
+    look = LOOKS.get(change.state)
+    words = " ".join(
+        part for part in (look.glyph if look else "!", change.node or "run", change.state) if part
+    )
+    note = f"  {change.note}" if change.note else ""
+    return terminal.glyphs(
+        on_one_line(f"{say_moment(change.at, now=change.at)} {words}{note}", squeeze=False)
+    )

@@ -105,5 +105,5 @@ def _remove(directory: Path) -> None:
     for data_dir in directory.glob("pg*"):
         with suppress(OSError, EmbeddedServerError):
             place, _ = settle(data_dir, None, FALLBACK)
-            keeper.leave(place, time.monotonic() + _STOP_TIMEOUT_S)
+            keeper.stop_unless_used(place, time.monotonic() + _STOP_TIMEOUT_S)
     shutil.rmtree(directory, ignore_errors=True)

@@ -72,6 +72,45 @@ def test_its_log_says_how_jobs_end_and_may_be_json(qwf_dsn):
         assert up.stop() == 0
 
 
+APP = """\
+from queue_workflows import ingest_task
+
+
+@ingest_task("tell", queue="fetch")
+def tell(reason):
+    print("this is the {}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_reload_begins_anew_with_code_that_changed(qwf_dsn, tmp_path):
+    """What cannot be imported is told, and the code from before runs on; Ctrl-C ends it as without."""
+    app = tmp_path / "shop.py"
+    app.write_text(APP.format("first"), encoding="utf-8")
+    command = [sys.executable, "-m", "queue_workflows", "--app", "shop", "up", "--no-web", "--reload"]
+    with (
+        Supervised([*command, "--worker", "fetch"], qwf_dsn, cwd=tmp_path) as up,
+        psycopg.connect(qwf_dsn, autocommit=True) as connection,
+    ):
+        jobs = IngestJobRepository(connection)
+        first = up.until(STARTED.format("fetch"))[1]
+        jobs.enqueue("tell", queue="fetch")
+        up.until(r"^fetch/1 +\| this is the first$")
+        app.write_text(APP.format("broken").replace("def tell", "dfe tell"), encoding="utf-8")
+        up.until(r"shop\.py has changed, but the wiring cannot be imported: SyntaxError")
+        jobs.enqueue("tell", queue="fetch")
+        up.until(r"^fetch/1 +\| this is the first$")
+        app.write_text(APP.format("second"), encoding="utf-8")
+        up.until(r"^shop\.py has changed: beginning anew$")
+        second = up.until(STARTED.format("fetch"))[1]
+        assert gone(int(first))
+        jobs.enqueue("tell", queue="fetch")
+        up.until(r"^fetch/1 +\| this is the second$")
+        up.signal(signal.SIGINT)
+        assert up.status() == 0
+        assert gone(int(second))
+
+
 @pytest.mark.slow
 def test_when_nobody_reads_the_log_all_end(qwf_dsn):
     """`| head -3`; it is noticed with the next line."""

@@ -57,8 +57,8 @@ def test_what_plugins_need_is_there_or_said_to_be_missing(
         *("here", "sh", "installed", "env")
     ]
     missing, found = json.loads(qwf("binaries", "list", "--json").stdout)
-    assert (found["name"], found["host_label"], found["abspath"][0]) == ("sh", "here", "/")
-    assert (missing["name"], missing["status"]) == ("no-such-tool", "failed")
+    assert (found["binary"], found["host_label"], found["abspath"][0]) == ("sh", "here", "/")
+    assert (missing["binary"], missing["status"]) == ("no-such-tool", "failed")
     assert "no-such-tool is not on PATH" in missing["error"]
     assert json.loads(qwf("binaries", "list", "--host-label", "elsewhere", "--json").stdout) == []
     assert "'../sh' is no name" in qwf("binaries", "ensure", "../sh", status=2).stderr
@@ -79,7 +79,7 @@ def test_what_a_hook_has_asked_for_is_had_as_well(conn: psycopg.Connection, qwf:
     for name, providers in (("../x", "env"), ("x", "No One")):
         BinaryRepository(conn).want(here, name, bin_providers=providers, overrides=None)
     said = qwf("binaries", "ensure", "--dir", str(plugins), "--json", status=1)
-    assert {row["name"]: (row["status"], row["provider"]) for row in json.loads(said.stdout)} == {
+    assert {row["binary"]: (row["status"], row["provider"]) for row in json.loads(said.stdout)} == {
         "sh": ("installed", "env"),
         "ls": ("installed", "env"),
         "no-such-tool": ("failed", None),

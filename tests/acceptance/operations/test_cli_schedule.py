@@ -48,7 +48,7 @@ def test_the_list_says_what_ticks_when(connection: psycopg.Connection) -> None:
     assert told[2][:2] == ["pulse", "paused"]
     assert told[2][-2:] == ["-", "-"]
     told = json.loads(qwf_here("schedule", "list", "--json").stdout)
-    assert [(one["name"], one["state"], one["task_name"]) for one in told] == [
+    assert [(one["schedule"], one["state"], one["task"]) for one in told] == [
         ("nightly", "not declared", "tidy"),
         ("pulse", "paused", "beat"),
     ]

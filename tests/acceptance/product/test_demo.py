@@ -130,7 +130,7 @@ def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def nodes_of(outcome: dict[str, Any]) -> dict[str, str]:
-    return {node["id"]: node["state"] for node in outcome["run"]["nodes"]}
+    return {node["node"]: node["state"] for node in outcome["run"]["nodes"]}
 
 
 def assert_all_is_told(outcome: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ def test_two_demos_at_once_do_not_disturb_each_other(directory, qwf_new_database
     outputs = [process.communicate(timeout=PATIENCE_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     outcomes = [json.loads(out) for out, _ in outputs]
-    assert outcomes[0]["run"]["id"] != outcomes[1]["run"]["id"]
+    assert outcomes[0]["run"]["run"] != outcomes[1]["run"]["run"]
     assert [one["run"]["status"] for one in outcomes] == ["completed", "completed"]
 
 

@@ -34,7 +34,7 @@ def test_a_program_is_installed(
     qwf_here("--db", qwf_dsn, "binaries", "ensure", name, "--providers", provider)
     listed = json.loads(qwf_here("--db", qwf_dsn, "binaries", "list", "--json").stdout)
     (found,) = (one for one in listed if one["host_label"] == provider)
-    assert (found["name"], found["status"], found["provider"]) == (name, "installed", provider)
+    assert (found["binary"], found["status"], found["provider"]) == (name, "installed", provider)
     assert found["version"][0].isdigit()
     assert os.access(found["abspath"], os.X_OK)
     if provider != "apt":

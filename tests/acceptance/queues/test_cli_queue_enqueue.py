@@ -78,11 +78,11 @@ def test_many_that_are_alike(qwf_dsn, conn):
     """In order and in several batches."""
     count = 2 * CHUNK_ROWS + 1
     told = json.loads(enqueued(qwf_dsn, "page", "--queue", "fetch", "--count", str(count), "--json"))
-    assert conn.execute("SELECT count(*), min(id), max(id) FROM ingest_jobs").fetchone() == (
-        *(count, told["first"], told["last"]),
-    )
+    made, first, last = conn.execute("SELECT count(*), min(id), max(id) FROM ingest_jobs").fetchone()
+    assert (told["count"], told["first"], told["last"]) == (made, f"ingest:{first}", f"ingest:{last}")
+    assert made == count
     said = enqueued(qwf_dsn, "page", "--queue", "fetch", "--count", "2")
-    assert said == f"2 jobs, ingest:{told['last'] + 1} to ingest:{told['last'] + 2}\n"
+    assert said == f"2 jobs, ingest:{last + 1} to ingest:{last + 2}\n"
 
 
 def test_a_registered_task_says_where(qwf_dsn, conn):

@@ -172,7 +172,7 @@ def test_runs_are_found_by_what_they_are(qwf, conn, film):
     run_through(conn, dispatcher(conn), lambda _job: {})
 
     def found(*options: str) -> list[uuid.UUID]:
-        return [uuid.UUID(one["id"]) for one in json.loads(qwf("list", "--json", *options).stdout)]
+        return [uuid.UUID(one["run"]) for one in json.loads(qwf("list", "--json", *options).stdout)]
 
     assert found() == [other, *reversed(runs)]
     assert found("--workflow", "film") == [other]
@@ -194,7 +194,7 @@ def test_where_says_the_options_of_runs_in_one_text(qwf, conn):
     """It finds and decides as the options do; a list goes on at the cursor that it names."""
     first, second = start(conn, CHAIN, labels={"customer": "ann"}), start(conn, CHAIN)
     (only,) = json.loads(qwf("list", "--where", "label:customer=ann status:queued", "--json").stdout)
-    assert only["id"] == str(first)
+    assert only["run"] == str(first)
     rest = qwf("list", "--limit", "1", "--before", str(second).replace("-", ""))
     assert rest.stdout.splitlines()[1].split()[0] == str(first)
     assert qwf("list", "--where", "lable:x=y", status=2).stderr == (
@@ -324,7 +324,7 @@ def test_timeline_draws_what_waited_and_what_was_at_work(qwf, conn, film):
     assert "waiting" in head
     assert [line.split()[0] for line in bars] == ["plan", "draw[0]", "draw[1]", "draw[2]", "approve"]
     told = json.loads(qwf("timeline", run, "--json").stdout)
-    assert (told["run_id"], told["status"]) == (str(run), "running")
+    assert (told["run"], told["status"]) == (str(run), "running")
     kinds = [[one["kind"] for one in bar["segments"]] for bar in told["bars"]]
     assert kinds[1:] == [["parents", "queued", "running", "ended"]] * 3 + [["parents", "parked"]]
     assert qwf("timeline", "run", status=2).stderr.startswith("qwf: Invalid value: 'run' is no run")
@@ -388,7 +388,7 @@ def test_one_node_is_cancelled(qwf, conn):
     assert qwf("cancel", run, "--node", "a").stdout == f"a of {run}: asked to stop\n"
     run_through(conn, dispatcher(conn), lambda _job: {})
     told = json.loads(qwf("show", run, "--json").stdout)
-    assert {node["id"]: node["state"] for node in told["nodes"]} == {
+    assert {node["node"]: node["state"] for node in told["nodes"]} == {
         "a": "cancelled",
         "b": "cancelled",
         "c": "completed",
@@ -451,7 +451,7 @@ def test_a_retry_says_first_what_it_would_do(qwf, conn):
     refused = qwf("retry", run, status=1).stdout
     assert refused.startswith(f"{run}: not retried: ")
     told = json.loads(qwf("retry", run, "--from", "b", "--dry-run", "--json").stdout)
-    assert (told[0]["again"], told[0]["dry_run"]) == (["b"], True)
+    assert (told[0]["run"], told[0]["again"], told[0]["dry_run"]) == (str(run), ["b"], True)
     assert "no node 'x'" in qwf("retry", run, "--from", "x", status=2).stderr
 
 
@@ -581,7 +581,7 @@ def test_what_was_given_up_is_found_and_tried_again(qwf, conn):
     run, other = start(conn, CHAIN), start(conn, CHAIN)
     poison(conn, run)
     (found,) = json.loads(qwf("list", "--poisoned", "--json").stdout)
-    assert (found["id"], found["poisoned"]) == (str(run), True)
+    assert (found["run"], found["poisoned"]) == (str(run), True)
     assert "poisoned" in qwf("list").stdout.splitlines()[2]
     assert "(nonsense) after 8 tries: ValueError: boom" in qwf("show", run).stdout
     said = qwf("unpoison", run, other, "--actor", "ann", status=1).stdout
@@ -592,7 +592,7 @@ def test_what_was_given_up_is_found_and_tried_again(qwf, conn):
     assert (tries, poisoned_at) == (0, None)
     (entry,) = AuditRepository(conn).of("run", str(run))
     assert (entry.actor, entry.action, entry.details) == ("ann", "run.unpoison", {"events": 1})
-    assert json.loads(qwf("unpoison", run, "--json", status=1).stdout) == {str(run): 0}
+    assert json.loads(qwf("unpoison", run, "--json", status=1).stdout) == [{"run": str(run), "events": 0}]
 
 
 # what it costs, and who may go away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -75,11 +76,12 @@ def test_a_server_that_nobody_wants_any_more_ends_by_itself(data_dir: Path) -> N
 def test_a_last_user_that_leaves_nothing_stops_what_would_linger(data_dir: Path) -> None:
     """It joined a server of another one, and goes after that one."""
     first = User(data_dir, linger_s=LONG)
+    pid = first.server_pid
     with acquire(data_dir) as last:
         first.release()
         assert answers(last.dsn())
-    assert not alive(first.server_pid)
-    ends(first.server_pid, data_dir)
+    assert not alive(pid)
+    ends(pid, data_dir)
 
 
 @pytest.mark.slow
@@ -135,7 +137,7 @@ def test_a_server_may_be_stopped_while_it_starts(passable_dir: Path, data_dir: P
             starting.kill()
             stopping = pool.submit(EmbeddedServer.stop, data_dir)
             leave = data_dir / "postgres" / "leave.lock"
-            until(lambda: holders(leave), "it is being stopped")
+            until(lambda: is_held(leave), "it is being stopped")
             opened.write("go\n")
         stopping.result(150)
     until(lambda: processes_below(data_dir) == [], "all is gone")
@@ -163,7 +165,7 @@ def test_one_that_comes_as_the_server_is_stopped_gets_a_fresh_one(data_dir: Path
     with ThreadPoolExecutor() as pool:
         stopping = pool.submit(EmbeddedServer.stop, data_dir)
         start = data_dir / "postgres" / "start.lock"
-        until(lambda: os.getpid() in holders_of_all(start), "the old one is being stopped")
+        until(lambda: is_held(start), "the old one is being stopped")
         newcomer = User(data_dir, linger_s=LONG)
         os.kill(old, signal.SIGCONT)
         assert stopping.result(150)
@@ -174,9 +176,14 @@ def test_one_that_comes_as_the_server_is_stopped_gets_a_fresh_one(data_dir: Path
     ends(newcomer.server_pid, data_dir)
 
 
-def holders_of_all(path: Path) -> list[int]:
-    """As `holders`, of a file that may not be there yet."""
-    return holders(path) if path.exists() else []
+def is_held(lock: Path) -> bool:
+    """Whether something holds the lock, as the one that stops the server does."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])

@@ -168,9 +168,9 @@ class TestQuestions:
             answers = [said(await client.call_tool("list_jobs", {"limit": 2}))]
             while before := answers[-1].get("before"):
                 answers.append(said(await client.call_tool("list_jobs", {"limit": 2, "before": before})))
-            return [line["id"] for told in answers for line in told["answer"]]
+            return [line["job"] for told in answers for line in told["answer"]]
 
-        assert over_http(served, talk=talk) == sorted(ids, reverse=True)
+        assert over_http(served, talk=talk) == [f"ingest:{job}" for job in sorted(ids, reverse=True)]
 
 
 class TestBounds:

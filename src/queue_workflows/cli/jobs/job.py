@@ -253,7 +253,7 @@ def _decide_named(
 ) -> ExitCode:
     """One that is not there makes it a mistake, and none is touched; one that is over or not yet is told."""
     decided = foretell(connection, verb, jobs) if dry_run else decide(connection, verb, jobs, **by)
-    tell_each(decided.answers, as_json=as_json)
+    tell_each("job", decided.answers, as_json=as_json)
     return ExitCode.DONE if dry_run or decided.is_all else ExitCode.FAILED
 
 

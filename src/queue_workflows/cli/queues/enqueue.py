@@ -91,7 +91,14 @@ def enqueue(
     made = _enqueue(invocation, row, count)
     first, last = made[0], made[-1]
     if as_json:
-        print_json({"first": first.id, "last": last.id, "count": count, "created": first.created})
+        print_json(
+            {
+                "first": f"ingest:{first.id}",
+                "last": f"ingest:{last.id}",
+                "count": count,
+                "created": first.created,
+            }
+        )
     elif count == 1:
         click.echo(f"ingest:{first.id}")
         if not first.created:

@@ -15,10 +15,9 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.page.web import check_installed, page_beside
-from queue_workflows.cli.runs.watch import in_words
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.demo import Outcome, Row, Stage, run_demo
-from queue_workflows.drawing.changes import changes
+from queue_workflows.drawing.changes import changes, in_words
 from queue_workflows.drawing.run import draw
 from queue_workflows.drawing.terminal import Terminal, stdout_terminal
 from queue_workflows.drawing.timeline import Bar, draw_timeline
@@ -26,6 +25,7 @@ from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import JobStatus
 from queue_workflows.views.json_values import plain
+from queue_workflows.views.runs.show import run_json
 from queue_workflows.workflow.document.nodes import InputNode
 
 NEXT = """\
@@ -69,7 +69,8 @@ def demo(invocation: Invocation, yes: bool, in_browser: bool, as_json: bool) -> 
     stage = Stage(say, _Shown(say, terminal), asks, lambda database: _page(database, say))
     outcome = run_demo(invocation.db_url, stage)
     if as_json:
-        click.echo(json.dumps(asdict(outcome), indent=2, default=plain))
+        told = asdict(outcome) | {"run": run_json(outcome.run)}
+        click.echo(json.dumps(told, indent=2, default=plain))
     else:
         for line in _drawn(outcome, terminal):
             click.echo(line)

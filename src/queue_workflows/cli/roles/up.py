@@ -15,6 +15,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.page.web import page_beside
+from queue_workflows.cli.roles.reload import CodeWatch, begin_anew, places_of
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
 from queue_workflows.cli.shared.log_lines import painted
 from queue_workflows.cli.shared.log_options import JSON, log_options
@@ -62,6 +63,7 @@ _COLOURS: Final = (
     metavar="PORT",
     help="The page's port; else 8427, or a free one if that is taken.",
 )
+@click.option("--reload", is_flag=True, help="Begin anew when code in this directory or the app's changes.")
 @log_options
 @click.pass_obj
 def up(
@@ -70,6 +72,7 @@ def up(
     workers: Workers,
     no_web: bool,
     web_port: int | None,
+    reload: bool,
     log_level: str | None,
     log_format: str | None,
 ) -> ExitCode:
@@ -78,9 +81,12 @@ def up(
     Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
     with its role. The operator's page is served beside them, where it is installed. The first Ctrl-C lets
     running jobs finish within the grace, the second does not.
+
+    With --reload everything begins anew when a Python file changes, and running jobs finish as on Ctrl-C.
+    While the app's wiring cannot be imported the code from before runs on.
     """
     run_as_child_if_pid1()
-    bound_to_launcher()
+    launcher_pid = bound_to_launcher()
     settings = effective_settings({"log_level": log_level, "log_format": log_format})
     if settings.hook_dirs:
         hide_memory()
@@ -92,6 +98,8 @@ def up(
     attending = Attending(settings)
     specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.due()]
     names = [slot.name for slot in slots_of(specs, 0.0)]
+    app = invocation.app or settings.app
+    watch = CodeWatch(places_of(app), app, say) if reload else None
     with Database.open(invocation.db_url, role="up", settings=settings, lingers=False) as database:
         applied = bootstrap(invocation.db_url)
         say(f"{database.redacted}: {_revisions(len(applied))}")
@@ -106,14 +114,20 @@ def up(
         ):
             if page is not None:
                 say(f"the operator's page: {page.first_url}")
-            return supervise(
+            status = supervise(
                 specs,
                 command_for=commands(invocation, settings),
                 settings=settings,
                 db_url=invocation.db_url,
                 late=attending.due,
                 outlet=log.outlet,
+                begins=watch.begin if watch else lambda _halt: None,
             )
+    if watch is not None:
+        watch.close()
+        if watch.is_due:
+            begin_anew(launcher_pid)
+    return status
 
 
 def _usual_workers() -> list[WorkerSpec]:

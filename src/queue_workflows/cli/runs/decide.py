@@ -39,6 +39,7 @@ from queue_workflows.repositories.reports.run_search import RunSearch
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
 from queue_workflows.states import RUN_TERMINAL, RunStatus
+from queue_workflows.views.json_values import named
 from queue_workflows.views.runs import decisions as decided
 from queue_workflows.views.runs.decisions import (
     OPEN,
@@ -131,7 +132,7 @@ def _cancel_named(
     as_json: bool,
 ) -> ExitCode:
     told = foretell_cancel(connection, runs) if dry_run else decided.cancel(connection, runs, **by)
-    tell_each({str(run_id): answer for run_id, answer in told.answers.items()}, as_json=as_json)
+    tell_each("run", {str(run_id): answer for run_id, answer in told.answers.items()}, as_json=as_json)
     return ExitCode.DONE if dry_run or told.is_all else ExitCode.FAILED
 
 
@@ -193,12 +194,17 @@ def retry(
     return ExitCode.FAILED if any(isinstance(one, Refusal) for one in answers) else ExitCode.DONE
 
 
+def _retry_json(one: RunRetry) -> dict[str, Any]:
+    kept = [{"node": node, "kept": count} for node, count in one.elements_kept.items()]
+    return named(asdict(one)) | {"elements_kept": kept}
+
+
 def _tell_retries(answers: Sequence[RunRetry | Refusal], *, dry_run: bool, as_json: bool = False) -> None:
     if as_json:
         told = [
-            {"run_id": one.run_id, "refused": one.why}
+            {"run": one.run_id, "refused": one.why}
             if isinstance(one, Refusal)
-            else asdict(one) | {"dry_run": dry_run}
+            else _retry_json(one) | {"dry_run": dry_run}
             for one in answers
         ]
         print_json(told)
@@ -226,9 +232,9 @@ def unpoison(
         freed = DispatchEventRepository(connection).unpoison(runs, actor=actor, reason=reason)
     answers = {str(run_id): said_of_unpoison(freed.get(run_id, 0)) for run_id in runs}
     if as_json:
-        print_json({str(run_id): freed.get(run_id, 0) for run_id in runs})
+        print_json([{"run": run_id, "events": freed.get(run_id, 0)} for run_id in runs])
     else:
-        tell_each(answers, as_json=False)
+        tell_each("run", answers, as_json=False)
     return ExitCode.DONE if len(freed) == len(runs) else ExitCode.FAILED
 
 
@@ -253,9 +259,9 @@ def unpin(
             raise UnknownRun(run_id)
     hosts = {str(run_id): found[0] for run_id, found in freed.items() if found is not None}
     if as_json:
-        print_json(hosts)
+        print_json([{"run": name, "host_label": host} for name, host in hosts.items()])
     else:
-        tell_each({name: said_of_unpin(host) for name, host in hosts.items()}, as_json=False)
+        tell_each("run", {name: said_of_unpin(host) for name, host in hosts.items()}, as_json=False)
     return ExitCode.DONE if all(hosts.values()) else ExitCode.FAILED
 
 

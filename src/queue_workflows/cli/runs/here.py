@@ -72,18 +72,12 @@ def run_here(
         bootstrap(invocation.db_url)
         run_id = start(database)
         log_to_stderr(invocation, settings, everyday=False)
-        follower = _Follower(database, run_id, as_json=as_json)
+        follower = _Follower(database, run_id, restarts, as_json=as_json)
 
         def write(name: str, line: str) -> None:
             # What is ended before it was ready says so; once the run is over that is nobody's concern.
             if invocation.debug or (follower.ended is None and not _EVERYDAY.match(line)):
                 say(f"{name}: {line}")
-
-        def late() -> tuple[()]:
-            # A role that is not started again, for a new one would end alike, has said why.
-            if restarts.ended_with:
-                _stop()
-            return follower.begin()
 
         with MergedLog(write, lost=_stop) as log:
             stopped = supervise(
@@ -92,17 +86,15 @@ def run_here(
                 settings=settings,
                 db_url=invocation.db_url,
                 outlet=log.outlet,
-                late=late,
+                late=follower.tend,
                 restarts=restarts,
             )
         follower.close()
-        if follower.ended is None:
-            if restarts.ended_with:
-                stopped = ExitCode.FAILED
-            roles = [*(f"a worker of {queue}" for queue in queues), "an orchestrator"]
-            say(f"run {run_id} is not over: it goes on where {' and '.join(roles)} run")
-            return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
-        return follower.ended
+        if follower.ended is not None:
+            return follower.ended
+        roles = [*(f"a worker of {queue}" for queue in queues), "an orchestrator"]
+        say(f"run {run_id} is not over: it goes on where {' and '.join(roles)} run")
+        return follower.given_up(stopped)
 
 
 def queues_of(document: Document) -> list[str]:
@@ -121,21 +113,42 @@ def queues_of(document: Document) -> list[str]:
 
 
 class _Follower(threading.Thread):
-    """Shows the run, and stops the supervisor when it is over; `ended` is None until then."""
+    """Shows the run, and stops the supervisor when it is over; `ended` is None until then.
 
-    def __init__(self, database: Database, run_id: uuid.UUID, *, as_json: bool) -> None:
+    What kept it from looking, as a right that is missing, is its `error`.
+    """
+
+    def __init__(
+        self, database: Database, run_id: uuid.UUID, restarts: BoundedRestarts, *, as_json: bool
+    ) -> None:
         super().__init__(name="qwf-follow", daemon=True)
+        self._restarts = restarts
         self._database, self._run_id, self._as_json = database, run_id, as_json
         self.ended: ExitCode | None = None
-        self._has_begun = False
+        self.error: Exception | None = None
+        self._has_begun = self._has_stopped = False
         self._is_enough = threading.Event()
 
-    def begin(self) -> tuple[()]:
-        """Start, once there is a supervisor that hears the signal; it gets no further children by this."""
+    def tend(self) -> tuple[()]:
+        """Start, once there is a supervisor that hears the signal; it gets no further children by this.
+
+        A role that is not started again, as a new one would end alike, has said why, and ends the command.
+        """
         if not self._has_begun:
             self._has_begun = True
             self.start()
+        elif self._restarts.ended_with and not self._has_stopped:
+            self._has_stopped = True
+            _stop()
         return ()
+
+    def given_up(self, stopped: ExitCode) -> ExitCode:
+        """The status of a command that ended before its run; `stopped` is how its supervisor did."""
+        if self.error is not None:
+            raise self.error
+        if self._restarts.ended_with:
+            return ExitCode.FAILED
+        return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
 
     def run(self) -> None:
         """Follow it to its end."""
@@ -149,6 +162,8 @@ class _Follower(threading.Thread):
             )
             if not self._is_enough.is_set():
                 self.ended = ended
+        except Exception as error:
+            self.error = error
         finally:
             if not self._is_enough.is_set():
                 _stop()

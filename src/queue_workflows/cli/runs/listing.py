@@ -113,8 +113,8 @@ def _note(line: RunLine) -> str:
         parts.append("poisoned")
     if line.hold_reason is not None:
         parts.append(f"on hold: {line.hold_reason}")
-    if line.error is not None:
-        parts.append(str(line.error.get("message") or line.error.get("kind") or ""))
+    if (error := run_list.error_of(line)) is not None:
+        parts.append(error)
     elif line.cancel_requested_at is not None:
         parts.append(f"cancel asked for{f': {line.cancel_reason}' if line.cancel_reason else ''}")
     parts += say_labels(line.labels)

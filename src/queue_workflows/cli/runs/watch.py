@@ -18,10 +18,9 @@ from queue_workflows.cli.shared.operator import json_option, say
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.config import HOOKS_QUEUE, effective_settings
 from queue_workflows.db.connections.engine import Database
-from queue_workflows.drawing.changes import Change, changes
-from queue_workflows.drawing.run import LOOKS, draw, draw_within
+from queue_workflows.drawing.changes import Change, changes, in_words
+from queue_workflows.drawing.run import draw, draw_within
 from queue_workflows.drawing.terminal import Terminal, stdout_terminal
-from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.engine.watch.follow import watch_run
 from queue_workflows.engine.watch.missing_roles import MissingRoles, RoleWatch
 from queue_workflows.engine.watch.run_view import RunOverview
@@ -177,18 +176,6 @@ class _Told:
         for change in changes(self._before, seen):
             click.echo(self._line_of(change))
         self._before = seen
-
-
-def in_words(change: Change, terminal: Terminal) -> str:
-    """A change as a line for people."""
-    look = LOOKS.get(change.state)
-    words = " ".join(
-        part for part in (look.glyph if look else "!", change.node or "run", change.state) if part
-    )
-    note = f"  {change.note}" if change.note else ""
-    return terminal.glyphs(
-        on_one_line(f"{say_moment(change.at, now=change.at)} {words}{note}", squeeze=False)
-    )
 
 
 def _in_json(change: Change) -> str:

@@ -146,10 +146,10 @@ def say_where_it_ends(
         say(f"{limit} more; --before {page.cursor} goes on")
 
 
-def tell_each(answers: Mapping[str, str], *, as_json: bool) -> None:
-    """What became of each that was named, a line each."""
+def tell_each(thing: str, answers: Mapping[str, str], *, as_json: bool) -> None:
+    """What became of each that was named, a line each; `thing` is what answers call it, such as `job`."""
     if as_json:
-        print_json(answers)
+        print_json([{thing: name, "answer": answer} for name, answer in answers.items()])
         return
     for name, answer in answers.items():
         click.echo(f"{name}: {answer}")

@@ -11,7 +11,7 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.db.connections.snapshot_read import KeptConnection
 from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
-from queue_workflows.repositories.workers.presence import PresenceRepository
+from queue_workflows.repositories.reports.presence import PresenceRepository
 from queue_workflows.states import JobStatus, NodeState, RunStatus
 
 # What is missing at first may just be starting.

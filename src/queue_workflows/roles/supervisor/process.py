@@ -30,11 +30,13 @@ def supervise(
     outlet: Outlet | None = None,
     restarts: Restarts | None = None,
     late: Callable[[], Sequence[Spec]] = tuple,
+    begins: Callable[[Halt], None] = lambda _halt: None,
 ) -> ExitCode:
     """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
 
     `each` asks for a worker on every device, `late` tells what shall be there from now on. `with_spares` is
-    for commands that are `qwf worker`, which knows how to stand by.
+    for commands that are `qwf worker`, which knows how to stand by. `begins` is given what stops all of them,
+    for whoever wants that beside a signal.
     """
     manager = ServiceManager.from_environment()
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
@@ -49,6 +51,7 @@ def supervise(
             pace=pace,
         )
         with halt.on_signals():
+            begins(halt)
             return Supervisor(
                 specs,
                 command_for=command_for,

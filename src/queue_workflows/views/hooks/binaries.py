@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from queue_workflows.models import Binary
 
 _SHOWN: Final = (
-    *("name", "status", "abspath", "version", "sha256", "provider", "bin_providers", "overrides"),
+    *("status", "abspath", "version", "sha256", "provider", "bin_providers", "overrides"),
     *("error", "failures", "claimed_by", "retry_at", "updated_at"),
 )
 
@@ -25,7 +25,10 @@ def binaries(conn: Handle, *, host_label: str | None = None) -> Sequence[tuple[s
 
 def json_of(found: Iterable[tuple[str, Binary]]) -> list[dict[str, Any]]:
     """What `qwf binaries list --json` prints."""
-    return [{"host_label": host, **{name: getattr(one, name) for name in _SHOWN}} for host, one in found]
+    return [
+        {"host_label": host, "binary": one.name} | {name: getattr(one, name) for name in _SHOWN}
+        for host, one in found
+    ]
 
 
 def command_of(*, host_label: str | None = None) -> str:

@@ -11,13 +11,14 @@ from queue_workflows.errors import UnknownRun
 from queue_workflows.repositories.hooks.records import HookRecordRepository
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.views.json_values import node_job
 
 if TYPE_CHECKING:
     from queue_workflows.models import HookRecord
 
 USUAL: Final = 50
 _SHOWN: Final = (
-    *("id", "node_job_id", "plugin", "hook", "attempt", "line_no"),
+    *("plugin", "hook", "attempt", "line_no"),
     *("type", "payload", "warning", "created_at"),
 )
 
@@ -50,7 +51,10 @@ def records(
 
 def json_of(found: Sequence[HookRecord]) -> list[dict[str, Any]]:
     """What `qwf hooks records RUN --json` prints."""
-    return [{name: getattr(one, name) for name in _SHOWN} for one in found]
+    return [
+        {"record": one.id, "job": node_job(one.node_job_id)} | {name: getattr(one, name) for name in _SHOWN}
+        for one in found
+    ]
 
 
 def command_of(

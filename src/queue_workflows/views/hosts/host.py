@@ -66,7 +66,7 @@ def json_of(seen: HostView) -> dict[str, Any]:
             for one in seen.jobs
             if one.host_lock is not None
         ],
-        "control": [wish_json(wish) for wish in seen.wishes],
+        "wishes": [wish_json(wish) for wish in seen.wishes],
         "hardware": None if seen.reading is None else reading_json(seen.reading, seen.stale_s, reasons),
         "history": readings_json(seen.history),
         "quarantined": [

@@ -17,6 +17,7 @@ from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository, Job
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.views.jobs.names import name_of
+from queue_workflows.views.json_values import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def json_of(job: StoredJob) -> dict[str, Any]:
     """What `qwf job show --json` prints."""
     names = ("at", "actor", "action", "reason", "details")
     audit = [{name: getattr(one, name) for name in names} for one in job.audit]
-    return {"job": job.name, **job.columns, "audit": audit}
+    return {"job": job.name} | named(job.columns, without=("id",)) | {"audit": audit}
 
 
 def command_of(name: str) -> str:

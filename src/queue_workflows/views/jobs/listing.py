@@ -11,6 +11,7 @@ import psycopg
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.job_search import JobPage, JobSearch
 from queue_workflows.views.filters.jobs import text_of
+from queue_workflows.views.json_values import named
 
 LINES: Final = 50
 
@@ -24,7 +25,7 @@ def job_page(
 
 def json_of(page: JobPage) -> list[dict[str, Any]]:
     """What `qwf job list --json` prints."""
-    return [{"job": line.name} | asdict(line) for line in page.lines]
+    return [{"job": line.name} | named(asdict(line), without=("id",)) for line in page.lines]
 
 
 def command_of(wanted: JobFilter, *, limit: int = LINES, before: str | None = None) -> str:

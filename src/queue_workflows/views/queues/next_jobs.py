@@ -20,6 +20,7 @@ from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import DesiredState, WorkerState
+from queue_workflows.views.json_values import named
 from queue_workflows.views.queues import wishes
 
 if TYPE_CHECKING:
@@ -112,7 +113,9 @@ def json_of(found: NextJobs) -> dict[str, Any]:
     return {
         "queue": found.queue,
         "jobs": [
-            {"job": one.job.name} | asdict(one.job) | {"meets": one.meets.value, "note": one.note}
+            {"job": one.job.name}
+            | named(asdict(one.job), without=("id",))
+            | {"meets": one.meets.value, "note": one.note}
             for one in found.jobs
         ],
         "workers": [asdict(one) for one in found.workers],

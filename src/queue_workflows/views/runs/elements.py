@@ -14,6 +14,7 @@ from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import NodeState
+from queue_workflows.views.json_values import named, node_job
 
 USUAL: Final = 50
 
@@ -71,7 +72,9 @@ def json_of(shown: NodePage) -> dict[str, Any]:
         "type": shown.type,
         "state": shown.state,
         "counts": dict(shown.counts),
-        "elements": [asdict(one) for one in shown.page.elements],
+        "elements": [
+            {"job": node_job(one.id)} | named(asdict(one), without=("id",)) for one in shown.page.elements
+        ],
         "next": shown.page.next,
     }
 

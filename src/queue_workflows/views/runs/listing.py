@@ -6,10 +6,11 @@ import shlex
 from dataclasses import asdict
 from typing import Any, Final
 
-from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
+from queue_workflows.repositories.reports.run_search import RunLine, RunPage, RunSearch
 from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.views.filters.runs import text_of
+from queue_workflows.views.json_values import named
 
 USUAL: Final = 50
 
@@ -21,7 +22,15 @@ def run_page(conn: Handle, wanted: RunFilter, *, limit: int = USUAL, before: str
 
 def json_of(page: RunPage) -> list[dict[str, Any]]:
     """What `qwf run list --json` prints."""
-    return [asdict(line) for line in page.lines]
+    return [
+        {"run": line.id} | named(asdict(line), without=("id",)) | {"error": error_of(line)}
+        for line in page.lines
+    ]
+
+
+def error_of(line: RunLine) -> str | None:
+    """Why it failed, as a text."""
+    return None if line.error is None else str(line.error.get("message") or line.error.get("kind") or "")
 
 
 def command_of(wanted: RunFilter, *, limit: int = USUAL, before: str | None = None) -> str:

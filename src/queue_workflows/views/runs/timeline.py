@@ -17,6 +17,7 @@ from typing import Any, Final
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.views.json_values import named, node_job
 from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
 from queue_workflows.views.wait_bar import JobFacts, Segment, bar_of, layered
 
@@ -152,7 +153,8 @@ def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
 
 def json_of(timeline: RunTimeline) -> dict[str, Any]:
     """What `qwf run timeline RUN --json` prints."""
-    return asdict(timeline)
+    bars = [named(asdict(bar)) | {"job": node_job(bar.job)} for bar in timeline.bars]
+    return named(asdict(timeline)) | {"bars": bars}
 
 
 def command_of(run_id: uuid.UUID) -> str:

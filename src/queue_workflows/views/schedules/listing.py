@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_workflows.errors import UnknownSchedule
 from queue_workflows.repositories.schedules.schedules import ScheduleRepository, state_of
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.views.json_values import named
 
 if TYPE_CHECKING:
     from queue_workflows.models import Schedule
 
 _MOST: Final = 10_000
 _SHOWN: Final = (
-    *("name", "cron", "timezone", "task_name", "queue", "args", "priority", "limit_key", "host_lock"),
+    *("cron", "timezone", "task_name", "queue", "args", "priority", "limit_key", "host_lock"),
     *("catch_up", "catch_up_cap", "jitter_s", "enabled", "declared", "declared_by"),
     *("last_tick_at", "next_tick_at"),
 )
@@ -36,7 +37,10 @@ def schedule(conn: Handle, name: str) -> Schedule:
 
 def json_of(found: Sequence[Schedule]) -> list[dict[str, Any]]:
     """What `qwf schedule list --json` prints."""
-    return [{"state": state_of(one)} | {name: getattr(one, name) for name in _SHOWN} for one in found]
+    return [
+        {"schedule": one.name, "state": state_of(one)} | named({name: getattr(one, name) for name in _SHOWN})
+        for one in found
+    ]
 
 
 def command_of() -> str:

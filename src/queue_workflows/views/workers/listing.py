@@ -51,7 +51,7 @@ def json_of(seen: WorkerList) -> dict[str, Any]:
     """What `qwf workers list --json` prints."""
     return {
         "workers": [worker_json(one, seen.stale_s) for one in seen.workers],
-        "control": [wish_json(wish) for wish in seen.wishes],
+        "wishes": [wish_json(wish) for wish in seen.wishes],
     }
 
 

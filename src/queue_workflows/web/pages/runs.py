@@ -103,7 +103,7 @@ def _part(look: Look, run: RunOverview, view: str) -> dict[str, object]:
             {**one, "payload": look.redaction.shown("payload", one["payload"])}
             for one in records.json_of(found)
         ]
-        return {"records": told, "next": told[-1]["id"] if len(told) == records.USUAL else None}
+        return {"records": told, "next": told[-1]["record"] if len(told) == records.USUAL else None}
     return {}
 
 

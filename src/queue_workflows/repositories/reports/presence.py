@@ -35,7 +35,7 @@ class PresenceRepository:
     """Whether anybody is there to do the work of a run."""
 
     def __init__(self, connection: Handle) -> None:
-        self._sql = Statements(connection)
+        self._sql = Statements(connection, "worker_heartbeats")
 
     def of(self, queues: Collection[str], *, stale_s: float) -> Presence:
         """An orchestrator, and workers of these queues."""
