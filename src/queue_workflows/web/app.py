@@ -290,16 +290,20 @@ class Web:
             route = Route(address.path, self.show(address, as_json=False))
             match, child = route.matches(scope)
             if match is Match.FULL and not address.is_alone:
-                return await self._streamed(Request({**scope, **child}), address)
+                return await self._streamed(request, Request({**scope, **child}), address)
         return answers.refused(self._frame(request, None), refusals.NOT_HERE)
 
-    async def _streamed(self, request: Request, address: Address) -> Response:
+    async def _streamed(self, asked: Request, request: Request, address: Address) -> Response:
         user: str = request.scope["state"]["user"]
 
-        async def may_watch() -> bool:
-            return await self._users.may(user, LOOK, _path_below(request))
+        async def refused() -> str | None:
+            """Whether the request is of the same user still, which may still see it."""
+            if await self._user(asked) != user:
+                return _notice(refusals.SIGNED_OUT)
+            may_look = await self._users.may(user, LOOK, _path_below(request))
+            return None if may_look else _notice(refusals.DENIED)
 
-        if not self._live or not await may_watch():
+        if not self._live or not await self._users.may(user, LOOK, _path_below(request)):
             return answers.refused(self._frame(request, None), refusals.DENIED)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream", headers=_STREAM)
@@ -315,7 +319,7 @@ class Web:
 
         self._ears.listen(asyncio.get_running_loop())
         key = (request.scope.get("root_path", ""), _path_with_words(request), allowed)
-        body = events(self.hub.watching(key, user, render), may_watch=may_watch)
+        body = events(self.hub.watching(key, user, render), refused=refused)
         return StreamingResponse(body, media_type="text/event-stream", headers=_STREAM)
 
     async def _look(self, request: Request, address: Address) -> Shown:
@@ -379,11 +383,16 @@ class Web:
             static=lambda name: prefix + static_files.address_of(name),
             may=allowed.__contains__,
             shown=self._redaction.shown,
+            labels=self._redaction.labels,
         )
 
     async def preview(self, request: Request) -> Response:
         """What an act would do, before it is done."""
         return await self._door.preview(request, self._users, self._frame(request, None))
+
+    async def preview_as_json(self, request: Request) -> Response:
+        """What an act would do, for programs."""
+        return await self._door.preview_as_json(request, self._users, self._frame(request, None))
 
     async def act(self, request: Request) -> Response:
         """Do it."""
@@ -424,6 +433,7 @@ def _routes(web: Web) -> list[Route]:
         Route("/live", web.stream),
         Route("/go", web.go),
         Route("/act/preview", web.preview, methods=["GET", "POST"]),
+        Route("/act/preview.json", web.preview_as_json, methods=["GET"]),
         Route("/act", web.act, methods=["POST"]),
         Route("/act/{number}", web.progress),
         Route(MCP, web.ask, methods=["POST"]),

@@ -22,7 +22,7 @@ from queue_workflows.web.pages.redacted import redacted_explanation
 from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Shown on their own, or by what is made of them.
-_APART = frozenset({"id", "errors", *KINDS})
+_APART = frozenset({"id", "errors"} | {name for name, kind in KINDS.items() if kind != "note"})
 
 
 def jobs(look: Look) -> Shown:
@@ -92,7 +92,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "errors": [look.redaction.value("error", dict(one)) for one in reversed(stored.errors)],
             "facts": [
                 (name, value)
-                for name, value in columns.items()
+                for name, value in look.redaction.columns(columns).items()
                 if name not in _APART and value not in (None, [], {}, False)
             ],
             "is_over": columns["status"] in JOB_TERMINAL,

@@ -53,6 +53,7 @@ class Frame:
     may: Callable[[str], bool] = lambda _verb: False
     # A host app's own value as text, redacted; by its kind, as "error".
     shown: Callable[[Kind, Any], str] = NOTHING_REDACTED.shown
+    labels: Callable[[Mapping[str, Any]], list[str]] = NOTHING_REDACTED.labels
 
     @property
     def nav(self) -> list[Nav]:
