@@ -144,7 +144,7 @@ def test_a_form_of_another_site_changes_nothing(
 ) -> None:
     """Though the browser sends the user's cookie with it."""
     seen, before = filled.preview("job.cancel", full.jobs["queued"]), everything(eyes)
-    with caplog.at_level("WARNING", logger="queue_workflows.web.app"):
+    with caplog.at_level("WARNING", logger="queue_workflows.web"):
         refused = filled.post("/act", [*hidden_of(seen), ("reason", "x")], **headers)
     assert refused.status_code == 403
     assert len(caplog.records) == 1

@@ -18,7 +18,6 @@ from queue_workflows.repositories.reports.job_listing import (
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import JobStatus
 from queue_workflows.views.filters import spans
-from queue_workflows.views.filters.jobs import text_of
 
 LOOK_BACK_S: Final = 7 * 86_400.0
 
@@ -74,8 +73,3 @@ def command_of(*, since_s: float = LOOK_BACK_S, queue: str | None = None) -> str
     if since_s != LOOK_BACK_S:
         words += ["--since", spans.text_of(since_s)]
     return shlex.join(words if queue is None else [*words, "--queue", queue])
-
-
-def retry_command_of(group: Failures) -> str:
-    """The command that runs a group's jobs again."""
-    return shlex.join(["qwf", "job", "retry", "--where", text_of(filter_of(group))])
