@@ -79,6 +79,21 @@ class JobFacts:
     pauses: Sequence[Pause] = ()
 
 
+# The facts that have the name of their column.
+_IN_ROWS: Final = (
+    "status",
+    "created_at",
+    "run_at",
+    "started_at",
+    "finished_at",
+    "attempt",
+    "claimed_by",
+    "hold_reason",
+    "hold_key",
+    "errors",
+)
+
+
 def bar_of(job: JobFacts) -> list[Segment]:
     """The segments from the first moment to the last one, each beginning where the one before it ends."""
     begin = min(job.created_at, job.waits_since or job.created_at)
@@ -93,25 +108,15 @@ def bar_of(job: JobFacts) -> list[Segment]:
 def bar_of_job(there: Circumstances) -> list[Segment]:
     """The bar of a job of which all circumstances were read, with the pauses of its queue."""
     job, run = there.job, there.run
-    return bar_of(
-        JobFacts(
-            at=there.now,
-            status=job.status,
-            created_at=job.created_at,
-            run_at=job.run_at,
-            started_at=job.started_at,
-            finished_at=job.finished_at,
-            attempt=job.attempt,
-            claimed_by=job.claimed_by,
-            hold_reason=job.hold_reason,
-            hold_key=job.hold_key,
-            errors=job.errors,
-            past_holds=job.past_holds or (),
-            kind=getattr(job, "kind", "task"),
-            waits_since=run.started_at if run is not None and there.family is NODE else None,
-            pauses=[Pause(*pause) for pause in pauses_of(there)],
-        )
-    )
+    waits_since = run.started_at if run is not None and there.family is NODE else None
+    pauses = [Pause(*pause) for pause in pauses_of(there)]
+    return bar_of(facts_of(job, at=there.now, waits_since=waits_since, pauses=pauses))
+
+
+def facts_of(job: Any, **beside: Any) -> JobFacts:
+    """What a row tells, or what was read of one; `beside` are the facts that are not in it."""
+    told = {name: getattr(job, name) for name in _IN_ROWS}
+    return JobFacts(**told, past_holds=job.past_holds or (), kind=getattr(job, "kind", "task"), **beside)
 
 
 def json_of(segments: Iterable[Segment]) -> list[dict[str, Any]]:

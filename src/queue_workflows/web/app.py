@@ -6,55 +6,58 @@
        /live: a slot of the hub, as server-sent events <───────────────────────────────────────┤
        /act: the one door of everything that changes something <───────────────────────────────┘
 
-Every response, whatever it is, leaves with the same headers.
+Every response, whatever it is, leaves with the same headers. `addresses` reads what is asked for, `admission`
+judges a request before its user is known, `frames` makes what stands around a page, `protocol` has headers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import unquote
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Match, Route, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.settings import Settings
-from queue_workflows.web.access import requests as judging
 from queue_workflows.web.access.bearer import BearerToken
 from queue_workflows.web.access.redaction import Redact, Redaction
 from queue_workflows.web.access.sign_in import SignIn
-from queue_workflows.web.access.users import LOOK, SOMETHING, Authorize, FindUser, Users
+from queue_workflows.web.access.users import LOOK, Authorize, FindUser, Users
 from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.acts.door import Door
+from queue_workflows.web.addresses import (
+    MCP,
+    page_named,
+    path_below,
+    path_with_words,
+    placed,
+    wants_json,
+    words_of,
+)
+from queue_workflows.web.admission import note_refusal, open_to_all, refusal_before_users
 from queue_workflows.web.database.opened import OpenedDatabase
 from queue_workflows.web.database.readers import Readers
 from queue_workflows.web.database.writers import Writers
+from queue_workflows.web.frames import Frames
 from queue_workflows.web.live.ears import Ears
 from queue_workflows.web.live.hub import Hub
 from queue_workflows.web.live.stream import events
 from queue_workflows.web.mcp import check_installed
 from queue_workflows.web.page import Address, Look, Shown
 from queue_workflows.web.pages.all import ADDRESSES
-from queue_workflows.web.rendering import answers, refusals, static_files, texts
-from queue_workflows.web.rendering.templates import Frame, render_live
+from queue_workflows.web.protocol import live_through, with_headers
+from queue_workflows.web.rendering import answers, refusals
+from queue_workflows.web.rendering.templates import render_live
 
 if TYPE_CHECKING:
     from queue_workflows.web.mcp.endpoint import McpEndpoint
 
-_log = logging.getLogger(__name__)
-
-LONGEST_ADDRESS: Final = 16_384
-MOST_WORDS: Final = 50
-MCP: Final = "/mcp"
-# What of an address stays as it is: it was encoded where it was made.
-_IN_QUERIES: Final = "%!$&'()*+,;=:@/?-._~[]"
 _STREAM: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -121,6 +124,7 @@ class Web:
         self._live = live
         self._sign_in = sign_in
         self._settings = settings
+        self._frames = Frames(users, self._redaction, read_only=read_only, live=live)
         self.readers = Readers(self._opened)
         self.writers = Writers(self._opened)
         self.hub = Hub()
@@ -150,82 +154,43 @@ class Web:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what the server received."""
         if scope["type"] == "lifespan":
-            await _live_through(receive, send)
+            await live_through(receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        request = Request(self._placed(scope), receive)
+        request = Request(placed(scope, self._prefix), receive)
         response = await self._answer(request)
-        await response(request.scope, receive, _with_headers(send))
-
-    def _placed(self, scope: Scope) -> Scope:
-        """Where it is mounted, as a server or a router said, or else as the host app did.
-
-        The words behind the address are in ASCII from here on: a browser writes them so, others may not.
-        """
-        query = quote(scope.get("query_string", b""), safe=_IN_QUERIES).encode()
-        # Some servers leave half of a surrogate pair for what is no UTF-8; no text here has one.
-        placed = {**scope, "path": scope["path"].encode("utf-8", "replace").decode(), "query_string": query}
-        if self._prefix and not scope.get("root_path"):
-            # A proxy in between may have taken the prefix off.
-            path = placed["path"].removeprefix(self._prefix)
-            is_whole = path != placed["path"] and path[:1] in ("", "/")
-            placed |= {
-                "root_path": self._prefix,
-                "path": self._prefix + ((path or "/") if is_whole else placed["path"]),
-            }
-        return placed
+        await response(request.scope, receive, with_headers(send))
 
     async def _answer(self, request: Request) -> Response:
-        frame = self._frame(request, None)
-        wants_json = _wants_json(request)
+        frame = self._frames.around(request, None)
+        for_program = wants_json(request)
         try:
-            refusal = self._before_users(request)
+            refusal = refusal_before_users(
+                request, self._hosts, read_only=self._read_only, has_mcp=self._mcp is not None
+            )
             if refusal is not None:
-                _note(request, refusal)
-                return answers.refused(frame, refusal, wants_json=wants_json)
-            open_to_all = self._open_to_all(request)
-            if open_to_all is not None:
-                return open_to_all
+                note_refusal(request, refusal)
+                return answers.refused(frame, refusal, wants_json=for_program)
+            for_anybody = open_to_all(request)
+            if for_anybody is not None:
+                return for_anybody
             user = await self._user(request)
             if isinstance(user, Response):
                 return user
             if user is None:
-                _note(request, refusals.SIGNED_OUT)
-                return answers.refused(frame, refusals.SIGNED_OUT, wants_json=wants_json)
+                note_refusal(request, refusals.SIGNED_OUT)
+                return answers.refused(frame, refusals.SIGNED_OUT, wants_json=for_program)
             request.state.user = user
             return await self._routed(request)
         except Exception as exc:
-            return answers.refused(frame, refusals.refusal_of(exc), wants_json=wants_json)
-
-    def _before_users(self, request: Request) -> refusals.Refusal | None:
-        if not judging.is_known_host(request, self._hosts):
-            return refusals.UNKNOWN_HOST
-        flaw = _flaw_of_address(request)
-        if flaw is not None or request.method in judging.SAFE_METHODS:
-            return flaw
-        if self._mcp is not None and _path_below(request) == MCP:
-            return None if judging.may_be_program(request) else refusals.ELSEWHERE
-        if self._read_only:
-            return refusals.READ_ONLY
-        return None if judging.is_from_our_page(request) else refusals.ELSEWHERE
-
-    def _open_to_all(self, request: Request) -> Response | None:
-        """What has no secret in it: the style sheet and scripts, and whether the program is there."""
-        path = _path_below(request)
-        if path == "/healthz":
-            return PlainTextResponse("ok\n", headers=answers.NOT_KEPT)
-        if path.startswith("/static/"):
-            hashed, _, name = path.removeprefix("/static/").partition("/")
-            current = static_files.address_or_none(name)
-            return static_files.answer(name, is_current=current == f"/static/{hashed}/{name}")
-        return None
+            return answers.refused(frame, refusals.refusal_of(exc), wants_json=for_program)
 
     async def _user(self, request: Request) -> str | Response | None:
-        if self._mcp is not None and _path_below(request) == MCP:
+        if self._mcp is not None and path_below(request) == MCP:
             return await self._mcp.user_of(request, self._users) or answers.sent_by_nobody(
-                self._frame(request, None)
+                self._frames.around(request, None)
             )
         if self._sign_in is None:
             return await self._users.user_of(request)
@@ -256,22 +221,26 @@ class Web:
                 answer: Response = await child["endpoint"](request)
                 return answer
             if match is Match.PARTIAL:
-                return answers.refused(self._frame(request, None), refusals.Refusal(405, "Not in this way"))
-        return answers.refused(self._frame(request, None), refusals.NOT_HERE, wants_json=_wants_json(request))
+                return answers.refused(
+                    self._frames.around(request, None), refusals.Refusal(405, "Not in this way")
+                )
+        return answers.refused(
+            self._frames.around(request, None), refusals.NOT_HERE, wants_json=wants_json(request)
+        )
 
     def show(self, address: Address, *, as_json: bool) -> Callable[[Request], Any]:
         """The endpoint of one page."""
 
         async def endpoint(request: Request) -> Response:
             user: str = request.state.user
-            if not await self._users.may(user, LOOK, _page_of(request, as_json=as_json)):
+            if not await self._users.may(user, LOOK, page_named(request, as_json=as_json)):
                 return answers.refused(
-                    self._frame(request, address), refusals.DENIED, wants_json=_wants_json(request)
+                    self._frames.around(request, address), refusals.DENIED, wants_json=wants_json(request)
                 )
             shown = await self._look(request, address)
             if as_json:
                 return answers.as_json(self._redaction.document(shown.json))
-            return answers.page(await self._framed(request, address, shown), shown)
+            return answers.page(await self._frames.of(request, address, shown), shown)
 
         return endpoint
 
@@ -290,37 +259,41 @@ class Web:
             route = Route(address.path, self.show(address, as_json=False))
             match, child = route.matches(scope)
             if match is Match.FULL and not address.is_alone:
-                return await self._streamed(Request({**scope, **child}), address)
-        return answers.refused(self._frame(request, None), refusals.NOT_HERE)
+                return await self._streamed(request, Request({**scope, **child}), address)
+        return answers.refused(self._frames.around(request, None), refusals.NOT_HERE)
 
-    async def _streamed(self, request: Request, address: Address) -> Response:
+    async def _streamed(self, asked: Request, request: Request, address: Address) -> Response:
         user: str = request.scope["state"]["user"]
 
-        async def may_watch() -> bool:
-            return await self._users.may(user, LOOK, _path_below(request))
+        async def refused() -> str | None:
+            """Whether the request is of the same user still, which may still see it."""
+            if await self._user(asked) != user:
+                return _notice(refusals.SIGNED_OUT)
+            may_look = await self._users.may(user, LOOK, path_below(request))
+            return None if may_look else _notice(refusals.DENIED)
 
-        if not self._live or not await may_watch():
-            return answers.refused(self._frame(request, None), refusals.DENIED)
+        if not self._live or not await self._users.may(user, LOOK, path_below(request)):
+            return answers.refused(self._frames.around(request, None), refusals.DENIED)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream", headers=_STREAM)
         self.hub.admit(user)
-        allowed = await self._allowed(user)
+        allowed = await self._frames.allowed(user)
 
         async def render() -> str:
             try:
                 shown = await self._look(request, address)
             except Exception as exc:
                 return _notice(refusals.refusal_of(exc))
-            return render_live(shown.template, await self._framed(request, address, shown), shown.data)
+            return render_live(shown.template, await self._frames.of(request, address, shown), shown.data)
 
         self._ears.listen(asyncio.get_running_loop())
-        key = (request.scope.get("root_path", ""), _path_with_words(request), allowed)
-        body = events(self.hub.watching(key, user, render), may_watch=may_watch)
+        key = (request.scope.get("root_path", ""), path_with_words(request), allowed)
+        body = events(self.hub.watching(key, user, render), refused=refused)
         return StreamingResponse(body, media_type="text/event-stream", headers=_STREAM)
 
     async def _look(self, request: Request, address: Address) -> Shown:
         parts = {name: str(value) for name, value in request.path_params.items()}
-        words = _words(request)
+        words = words_of(request)
         settings = self.settings
 
         def look(conn: Any) -> Shown:
@@ -341,66 +314,30 @@ class Web:
             return await self.readers.beside(look)
         return await self.readers.ask(look)
 
-    async def _allowed(self, user: str) -> frozenset[str]:
-        """The verbs that this user may use on something, for the buttons.
-
-        The door asks again for each target.
-        """
-        if self._read_only:
-            return frozenset()
-        asked = await asyncio.gather(*(self._users.may(user, act.name, SOMETHING) for act in ACTS.values()))
-        return frozenset(act.name for act, may in zip(ACTS.values(), asked, strict=True) if may)
-
-    async def _framed(self, request: Request, address: Address, shown: Shown) -> Frame:
-        allowed = await self._allowed(request.scope["state"]["user"])
-        return self._frame(request, address, shown, allowed)
-
-    def _frame(
-        self,
-        request: Request,
-        address: Address | None,
-        shown: Shown | None = None,
-        allowed: frozenset[str] = frozenset(),
-    ) -> Frame:
-        prefix = request.scope.get("root_path", "").rstrip("/")
-        path = _path_with_words(request)
-        is_live = self._live and shown is not None and shown.is_live
-        return Frame(
-            title=shown.title if shown else "",
-            path=path,
-            command=shown.command if shown else "",
-            user=request.scope.get("state", {}).get("user"),
-            prefix=prefix,
-            section=address.section if address else "",
-            live_topic=path if is_live else None,
-            read_only=self._read_only,
-            has_json=address.has_json if address else False,
-            come_back_s=None if self._live or shown is None or not shown.is_live else 5,
-            static=lambda name: prefix + static_files.address_of(name),
-            may=allowed.__contains__,
-            shown=self._redaction.shown,
-        )
-
     async def preview(self, request: Request) -> Response:
         """What an act would do, before it is done."""
-        return await self._door.preview(request, self._users, self._frame(request, None))
+        return await self._door.preview(request, self._users, self._frames.around(request, None))
+
+    async def preview_as_json(self, request: Request) -> Response:
+        """What an act would do, for programs."""
+        return await self._door.preview_as_json(request, self._users, self._frames.around(request, None))
 
     async def act(self, request: Request) -> Response:
         """Do it."""
-        return await self._door.act(request, self._users, self._frame(request, None))
+        return await self._door.act(request, self._users, self._frames.around(request, None))
 
     async def ask(self, request: Request) -> Response:
         """What a program asks by the Model Context Protocol."""
         user: str = request.state.user
         if self._mcp is None:
-            return answers.refused(self._frame(request, None), refusals.NOT_HERE, wants_json=True)
+            return answers.refused(self._frames.around(request, None), refusals.NOT_HERE, wants_json=True)
         if not await self._users.may(user, LOOK, MCP):
-            return answers.refused(self._frame(request, None), refusals.DENIED, wants_json=True)
+            return answers.refused(self._frames.around(request, None), refusals.DENIED, wants_json=True)
         return self._mcp.answer(user)
 
     async def progress(self, request: Request) -> Response:
         """How far an act is, which goes on in pages."""
-        return await self._door.progress(request, self._users, self._frame(request, None))
+        return await self._door.progress(request, self._users, self._frames.around(request, None))
 
     async def go(self, request: Request) -> Response:
         """To whatever a name is of, if this user may see it: a redirect tells that a thing is there."""
@@ -409,7 +346,7 @@ class Web:
         wanted = request.query_params.get("q", "")[:300]
         path = await self.readers.ask(lambda conn: place_of(conn, wanted))
         if not await self._users.may(request.state.user, LOOK, path.partition("?")[0]):
-            return answers.refused(self._frame(request, None), refusals.DENIED)
+            return answers.refused(self._frames.around(request, None), refusals.DENIED)
         return RedirectResponse(request.scope.get("root_path", "").rstrip("/") + path, 303)
 
 
@@ -424,6 +361,7 @@ def _routes(web: Web) -> list[Route]:
         Route("/live", web.stream),
         Route("/go", web.go),
         Route("/act/preview", web.preview, methods=["GET", "POST"]),
+        Route("/act/preview.json", web.preview_as_json, methods=["GET"]),
         Route("/act", web.act, methods=["POST"]),
         Route("/act/{number}", web.progress),
         Route(MCP, web.ask, methods=["POST"]),
@@ -431,85 +369,7 @@ def _routes(web: Web) -> list[Route]:
     ]
 
 
-def _path_below(request: Request) -> str:
-    """The path without what the app is mounted under."""
-    path: str = request.scope["path"]
-    root = request.scope.get("root_path", "").rstrip("/")
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
-
-
-def _flaw_of_address(request: Request) -> refusals.Refusal | None:
-    path: str = request.scope["path"]
-    if len(request.scope["query_string"]) + len(path) > LONGEST_ADDRESS:
-        return refusals.Refusal(414, "This address is too long")
-    return refusals.NO_NUL if "\0" in path else None
-
-
-def _page_of(request: Request, *, as_json: bool) -> str:
-    """What `authorize` is asked about: a page, and its JSON by the same name."""
-    path = _path_below(request)
-    if not as_json:
-        return path
-    return "/" if path == "/overview.json" else path.removesuffix(".json")
-
-
-def _query(request: Request) -> str:
-    """The words behind the address as they came."""
-    query: bytes = request.scope.get("query_string", b"")
-    return query.decode("ascii")
-
-
-def _words(request: Request) -> dict[str, str]:
-    try:
-        found = dict(parse_qsl(_query(request), keep_blank_values=True, max_num_fields=MOST_WORDS))
-    except ValueError:
-        raise judging.RequestRefused(400, f"An address has at most {MOST_WORDS} words behind it") from None
-    if any("\0" in part for pair in found.items() for part in pair):
-        raise judging.RequestRefused(400, texts.NO_NUL)
-    return found
-
-
-def _path_with_words(request: Request) -> str:
-    """As it stands in a link."""
-    query = _query(request)
-    return quote(_path_below(request), safe="/:@") + (f"?{query}" if query else "")
-
-
-def _wants_json(request: Request) -> bool:
-    path: str = request.scope["path"]
-    return path.endswith((".json", MCP))
-
-
-def _note(request: Request, why: refusals.Refusal) -> None:
-    """The one trace of a request that would have changed something and was refused."""
-    if request.method not in judging.SAFE_METHODS:
-        path, host = _path_below(request)[:200], judging.host_of(request)[:200]
-        _log.warning("refused: %s %r to %r: %s", request.method[:20], path, host, why.title)
-
-
 def _notice(why: refusals.Refusal) -> str:
     from queue_workflows.web.rendering.templates import environment
 
     return environment().get_template("_refusal.html").render(why=why)
-
-
-def _with_headers(send: Send) -> Send:
-    async def sends(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in judging.HEADERS.items():
-                headers[name] = value
-        await send(message)
-
-    return sends
-
-
-async def _live_through(receive: Receive, send: Send) -> None:
-    """A server that asks for a start and an end gets both; nothing here waits for them."""
-    while True:
-        message = await receive()
-        if message["type"] == "lifespan.startup":
-            await send({"type": "lifespan.startup.complete"})
-        elif message["type"] == "lifespan.shutdown":
-            await send({"type": "lifespan.shutdown.complete"})
-            return

@@ -6,6 +6,7 @@ nothing but loopback; an application with its own users mounts `create_app` inst
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import socket
@@ -17,6 +18,7 @@ from typing import Final
 
 import uvicorn
 
+from queue_workflows.db.connections.dsn import parse_dsn
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import Settings
@@ -73,9 +75,9 @@ def served_page(
             " that knows its users",
         )
     key = kept_key(settings.data_dir) if keeps_key else secrets.token_bytes(KEY_BYTES)
-    sign_in = SignIn(user, key)
     token = None if mcp_acts is None else BearerToken(user)
     with _bound(host, port) as bound:
+        sign_in = SignIn(user, key, good_for=f"{bound.getsockname()[1]} {_place_of(database)}")
         web = Web(
             database,
             users=Users(sign_in.user_of, lambda _user, _verb, _target: True),
@@ -93,6 +95,13 @@ def served_page(
                 yield Served(url, sign_in, None if token is None else token.token)
         finally:
             web.close()
+
+
+def _place_of(database: str | Database | None) -> str:
+    """Which database it is, without the secrets that lead there: these may change while a page is open."""
+    dsn = database.dsn if isinstance(database, Database) else database
+    params = {} if dsn is None else parse_dsn(dsn)
+    return json.dumps([params.get(name) for name in ("host", "hostaddr", "port", "dbname", "service")])
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.errors import UnknownJob
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.sql.families import INGEST, NODE
+from queue_workflows.views.filters.jobs import text_of
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.json_values import plain
 from queue_workflows.views.queues import next_jobs, stats
@@ -111,18 +112,17 @@ def test_a_job_that_is_not_there(conn: psycopg.Connection) -> None:
 
 
 def test_a_group_of_failures_finds_its_jobs(conn: psycopg.Connection, printed: Callable[[str], Any]) -> None:
-    """Its filter is exact, and its command runs them again."""
+    """Its filter is exact, so that a command with it runs them again."""
     found = failures.failure_groups(conn)
     assert printed(failures.command_of()) == as_read(failures.json_of(found))
     (group,) = found.groups
     page = listing.job_page(conn, failures.filter_of(group))
     assert [line.id for line in page.lines] == group.latest
-    command = failures.retry_command_of(group)
-    assert command == (
-        "qwf job retry --where 'family:ingest queue:fetch status:failed task:task"
-        ' error:"ValueError: order # timed out"\''
+    where = text_of(failures.filter_of(group))
+    assert where == (
+        'family:ingest queue:fetch status:failed task:task error:"ValueError: order # timed out"'
     )
-    assert printed(f"{command} --yes") == {"retried": 1}
+    assert printed(shlex.join(["qwf", "job", "retry", "--where", where, "--yes"])) == {"retried": 1}
     assert (
         failures.command_of(since_s=3600.0, queue="fetch", most=10, before="ingest17.3")
         == "qwf job failures --since 1h --queue fetch --limit 10 --before ingest17.3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import psycopg
 import pytest
@@ -60,10 +61,8 @@ def test_from_an_enqueue_to_an_end(jobs: Jobs) -> None:
         ("ended", "completed"),
     ]
     row = jobs.row(job_id)
-    assert (segments[0].start.isoformat(), segments[-1].end.isoformat()) == (
-        row["created_at"],
-        row["finished_at"],
-    )
+    first, last = (datetime.fromisoformat(row[name]) for name in ("created_at", "finished_at"))
+    assert (segments[0].start, segments[-1].end) == (first, last)
 
 
 def test_a_pause_of_the_queue_and_not_of_one_of_its_hosts(jobs: Jobs) -> None:

@@ -100,7 +100,7 @@ def test_a_node_of_a_run_is_cancelled(page: OperatorsPage, conn: psycopg.Connect
     assert f"Cancel node draw of run {run_id}" in text_of(seen)
     assert "asked to stop" in text_of(page.confirm(seen))
     assert conn.execute("SELECT details ->> 'node_id' FROM audit_log").fetchall() == [("draw",)]
-    assert page.act("run.cancel", run_id, node="drwa").status_code == 404
+    assert page.preview("run.cancel", run_id, node="drwa").status_code == 404
 
 
 def test_a_node_is_cancelled_in_one_run_at_a_time(page: OperatorsPage, conn: psycopg.Connection) -> None:
@@ -236,3 +236,50 @@ class TestAnswers:
             (asks, 400),
         ):
             assert page.preview("run.answer", target).status_code == code
+
+
+def test_a_node_that_is_not_there_is_said_so(page: OperatorsPage, conn: psycopg.Connection) -> None:
+    """No button is offered for it, nor for one that is over."""
+    run_id = str(start(conn, FILM))
+    missing = page.preview("run.cancel", run_id, node="cut")
+    assert missing.status_code == 404
+    assert "has no node 'cut'" in text_of(missing)
+    assert 'name="seen"' not in missing.text
+    open_node = page.preview("run.cancel", run_id, node="draw")
+    assert "would be asked to stop" in text_of(open_node)
+    assert 'name="seen"' in open_node.text
+    gone = page.preview("run.cancel", str(uuid.uuid4()), node="draw")
+    assert gone.status_code == 404
+    over = page.preview("run.cancel", ended(conn), node="draw")
+    assert "not cancelled, it is over" in text_of(over)
+    assert 'name="seen"' not in over.text
+
+
+def test_a_run_without_poison_has_no_button_to_unpoison_it(
+    page: OperatorsPage, conn: psycopg.Connection
+) -> None:
+    """There is nothing of it to try again."""
+    seen = page.preview("run.unpoison", str(start(conn, FILM)))
+    assert "nothing was poisoned" in text_of(seen)
+    assert 'name="seen"' not in seen.text
+
+
+def test_a_preview_answers_programs(page: OperatorsPage, conn: psycopg.Connection) -> None:
+    """With what its page says, and no mark: nothing is done by what it answers."""
+    run_id = str(start(conn, FILM))
+    seen = page.preview("run.cancel", run_id)
+    assert f'href="/act/preview.json?act=run.cancel&amp;target={run_id}"' in seen.text
+    assert page.get("/act/preview.json", act="run.cancel", target=run_id).json() == {
+        "headline": f"Cancel run {run_id}",
+        "text": "",
+        "count": 1,
+        "is_capped": False,
+        "lines": [{"name": run_id, "said": "would be asked to stop"}],
+        "notes": [],
+        "fields": [],
+        "command": f"qwf run cancel {run_id}",
+        "is_ready": True,
+    }
+    nowhere = page.get("/act/preview.json", act="run.cancel", target=str(uuid.uuid4()))
+    assert nowhere.status_code == 404
+    assert "there is no run" in nowhere.json()["error"]

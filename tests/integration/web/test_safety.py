@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -143,7 +144,7 @@ def test_a_form_of_another_site_changes_nothing(
 ) -> None:
     """Though the browser sends the user's cookie with it."""
     seen, before = filled.preview("job.cancel", full.jobs["queued"]), everything(eyes)
-    with caplog.at_level("WARNING", logger="queue_workflows.web.app"):
+    with caplog.at_level("WARNING", logger="queue_workflows.web"):
         refused = filled.post("/act", [*hidden_of(seen), ("reason", "x")], **headers)
     assert refused.status_code == 403
     assert len(caplog.records) == 1
@@ -233,6 +234,47 @@ def test_the_host_app_redacts_errors_wherever_they_are_quoted(
         assert answer.status_code == 200
         for word in ERRORS:
             assert word not in answer.text, (asked, word in shown)
+
+
+@pytest.mark.parametrize(
+    ("place", "word"),
+    [
+        ("/runs", "hospital"),
+        ("/runs/{run}", "hospital"),
+        ("/runs/{run}/answer/approve", "Publish it?"),
+        ("/hosts/h2", "its disk is being replaced"),
+        ("/workers", "its disk is being replaced"),
+        ("/act/preview?act=workers.on&target=h2+*", "its disk is being replaced"),
+        ("/act/preview?act=run.answer&target={run}+approve", "Publish it?"),
+        ("/limits", "be kind to small sites"),
+        ("/rates", "as they ask for"),
+        ("/audit", "not before Monday"),
+        ("/audit?target=schedule:off", "tomorrow"),
+        ("/jobs/{job}", "not this one"),
+        ("/jobs/{job}/explain", "not this one"),
+    ],
+)
+def test_the_host_app_redacts_what_people_wrote(
+    place: str, word: str, qwf_dsn: str, full: EveryState, eyes: psycopg.Connection
+) -> None:
+    """Labels, prompts, reasons, and details in the audit log: on the page, in its JSON, in its sentences."""
+    job, run = full.jobs["failed"], full.runs["running"]
+    eyes.execute("UPDATE workflow_runs SET labels = %s WHERE id = %s", ['{"customer": "hospital"}', run])
+    eyes.execute("UPDATE audit_log SET details = %s WHERE subject_id = 'off'", ['{"was": "tomorrow"}'])
+    eyes.execute(
+        "INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason)"
+        " VALUES ('ann', 'job.cancel', 'ingest job', %s, 'not this one')",
+        [job.removeprefix("ingest:")],
+    )
+    path, _, words = place.format(job=job, run=run).partition("?")
+    for suffix in ("", ".json"):
+        asked = f"{path}{suffix}?{words}"
+        with served_page(qwf_dsn) as page:
+            assert word in html.unescape(page.get(asked).text), asked
+        with served_page(qwf_dsn, redact=lambda kind, value: "gone" if kind == "note" else value) as page:
+            answer = page.get(asked)
+        assert answer.status_code == 200
+        assert word not in html.unescape(answer.text), asked
 
 
 def test_what_is_no_text_in_an_address_is_refused_as_any_other(filled: OperatorsPage) -> None:

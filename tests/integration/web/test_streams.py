@@ -10,7 +10,9 @@ from urllib.parse import quote, urlsplit
 import psycopg
 import pytest
 from support.rows.jobs import Jobs
-from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
+from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page, running_page
+
+from queue_workflows.web import create_app
 
 OURS = """
 SELECT count(*) FROM pg_stat_activity
@@ -89,3 +91,27 @@ def test_what_is_no_page_of_a_users_is_no_stream(
     """A stream is refused as its page would be."""
     with stream(served, place, user) as told:
         assert told.status == status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_known", "said"), [(False, "You are not signed in"), (True, "You may not see this")]
+)
+def test_a_stream_ends_for_a_user_that_is_signed_out_or_refused(
+    qwf_dsn: str, conn: psycopg.Connection, is_known: bool, said: str
+) -> None:
+    """The last thing on the page says so, in place of what it showed."""
+    is_good = [True]
+    app = create_app(
+        qwf_dsn,
+        user=lambda _request: "ada" if is_good[0] or is_known else None,
+        authorize=lambda _user, _verb, _target: is_good[0],
+    )
+    with running_page(app) as page, stream(page, "/jobs") as told:
+        assert "There is no job" in next_page(told)
+        is_good[0] = False
+        Jobs("ingest", conn).enqueue()
+        while said not in (last := next_page(told)):
+            pass
+        assert "ingest:" not in last
+        assert told.read() == b""

@@ -38,6 +38,13 @@ def browsed_page(
 ) -> Iterator[BrowsedPage]:
     """The page over one database, served by a thread of this process."""
     app = create_app(dsn, authorize=authorize, user=lambda request: request.headers.get("x-user"), **options)
+    with running_page(app) as page:
+        yield page
+
+
+@contextmanager
+def running_page(app: Web) -> Iterator[BrowsedPage]:
+    """This page, served by a thread of this process, and closed with it."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)

@@ -16,9 +16,9 @@ def running(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-async def always() -> bool:
-    """A user that may see it for ever."""
-    return True
+async def never() -> str | None:
+    """A user that may see it for ever is never refused."""
+    return None
 
 
 class View:
@@ -129,7 +129,7 @@ def test_a_stream_ends_with_its_hub() -> None:
 
     async def test() -> None:
         hub, view = Hub(), View()
-        told = events(hub.watching("jobs", "ann", view.render), may_watch=always)
+        told = events(hub.watching("jobs", "ann", view.render), refused=never)
         assert await anext(told) == "retry: 2000\n\n"
         assert await anext(told) == "event: page\ndata: first\n\n"
         hub.close()
@@ -160,7 +160,7 @@ def test_a_stream_beats_while_nothing_changes() -> None:
 
     async def test() -> None:
         hub, view = Hub(), View()
-        told = events(hub.watching("jobs", "ann", view.render), may_watch=always, beat_s=0.01)
+        told = events(hub.watching("jobs", "ann", view.render), refused=never, beat_s=0.01)
         assert [await anext(told) for _ in range(3)] == [
             "retry: 2000\n\n",
             "event: page\ndata: first\n\n",
@@ -179,18 +179,26 @@ def test_each_line_is_a_line_of_the_event() -> None:
     )
 
 
-def test_a_user_that_may_not_see_it_any_more_is_sent_nothing_more() -> None:
-    """With the next beat its stream is over, though others watch the same."""
+def test_a_user_that_may_not_see_it_any_more_is_told_so_and_sent_nothing_more() -> None:
+    """Before what is sent next its stream is over, though others watch the same."""
 
     async def test() -> None:
-        hub, view, answers = Hub(shortest_s=0.01, longest_s=0.02), View(), iter([True, False])
+        hub, view = Hub(shortest_s=0.01, longest_s=0.02), View()
+        answers = iter([None, None, "signed out"])
 
-        async def may_watch() -> bool:
+        async def refused() -> str | None:
             return next(answers)
 
         async with hub.watching("jobs", "bob", view.render):
-            told = events(hub.watching("jobs", "ann", view.render), may_watch=may_watch, beat_s=0.01)
-            assert [one async for one in told] == ["retry: 2000\n\n", "event: page\ndata: first\n\n", ":\n\n"]
+            told = events(
+                hub.watching("jobs", "ann", view.render), refused=refused, beat_s=0.01, asked_again_s=0
+            )
+            assert [one async for one in told] == [
+                "retry: 2000\n\n",
+                "event: page\ndata: first\n\n",
+                ":\n\n",
+                "event: page\ndata: signed out\n\n",
+            ]
             assert hub.streams == 1
 
     running(test)

@@ -69,6 +69,17 @@ def test_a_cookie_is_good_after_a_restart() -> None:
     assert SignIn("bob@box", KEY).user_of(request(cookie=cookie)) is None
 
 
+def test_a_cookie_is_good_for_one_page() -> None:
+    """Another page of this machine has the same key, and is sent the same cookies."""
+    one = SignIn("ann@box", KEY, good_for="8427 production")
+    response = one.take_token(request(f"token={one.token}"))
+    assert response is not None
+    cookie = cookie_of(response)
+    assert one.user_of(request(cookie=cookie)) == "ann@box"
+    for other in ("8428 production", "8427 rehearsal", ""):
+        assert SignIn("ann@box", KEY, good_for=other).user_of(request(cookie=cookie)) is None
+
+
 def test_a_cookie_ends() -> None:
     """A week later, and with any other end than the one that was signed, it is no cookie of ours."""
     now = [1_000.0]

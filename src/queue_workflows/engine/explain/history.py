@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SAME_MOMENT: Final = timedelta(seconds=1)
 _FAILED: Final = re.compile(r"attempt \S+ on ")
+_DONE: Final = re.compile(r"[a-z_.]+( \(.*?\))? by .+: ", re.DOTALL)
 ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}
 
 
@@ -50,6 +51,11 @@ def of_error(entry: dict[str, Any]) -> str:
     """An entry of a job's errors in a line."""
     kind = entry.get("type") or entry.get("kind") or "error"
     return f"{kind}: {entry.get('message', '')}".rstrip(": ")
+
+
+def quotes_operator(event: Event) -> bool:
+    """Whether its sentence has the reason in it that an operator gave."""
+    return _DONE.match(event.text) is not None
 
 
 def quotes_error(event: Event) -> bool:

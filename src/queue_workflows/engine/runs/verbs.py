@@ -146,10 +146,15 @@ def cancel_node(
     """
     run_id = run_named(run)
     with checked_transaction_of(conn, _RUNS) as handle:
-        standing = _standing(run_id, node, handle)
-        if standing.run_status in RUN_TERMINAL or standing.state in NODE_OVER:
+        if not may_cancel_node(run_id, node, conn=handle):
             return False
         return _cancel([run_id], node, handle, reason, actor)[run_id] not in RUN_TERMINAL
+
+
+def may_cancel_node(run: RunName, node: str, *, conn: Handle) -> bool:
+    """Whether this node of a run is not over yet, so that it can be cancelled."""
+    standing = _standing(run_named(run), node, conn)
+    return standing.run_status not in RUN_TERMINAL and standing.state not in NODE_OVER
 
 
 def submit_input(

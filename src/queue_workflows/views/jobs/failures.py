@@ -20,7 +20,6 @@ from queue_workflows.repositories.reports.job_listing import (
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import JobStatus
 from queue_workflows.views.filters import spans
-from queue_workflows.views.filters.jobs import text_of
 
 LOOK_BACK_S: Final = 7 * 86_400.0
 
@@ -104,8 +103,3 @@ def command_of(
     words += ["--limit", str(most)] if most != FAILURES_READ else []
     words += ["--before", before] if before is not None else []
     return shlex.join(words)
-
-
-def retry_command_of(group: Failures) -> str:
-    """The command that runs a group's jobs again."""
-    return shlex.join(["qwf", "job", "retry", "--where", text_of(filter_of(group))])

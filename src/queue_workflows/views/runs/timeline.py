@@ -19,7 +19,7 @@ from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesReposi
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.views.json_values import named, node_job
 from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
-from queue_workflows.views.wait_bar import JobFacts, Segment, bar_of, layered
+from queue_workflows.views.wait_bar import Segment, bar_of, facts_of, layered
 
 MOST_BARS: Final = 200
 # Of more jobs than that the times are not read.
@@ -75,24 +75,7 @@ def _first_moment(segments: Sequence[Segment]) -> datetime:
 
 
 def _segments(job: JobTimes, run: RunOverview) -> list[Segment]:
-    return bar_of(
-        JobFacts(
-            at=run.at,
-            status=job.status,
-            created_at=job.created_at,
-            run_at=job.run_at,
-            started_at=job.started_at,
-            finished_at=job.finished_at,
-            attempt=job.attempt,
-            claimed_by=job.claimed_by,
-            hold_reason=job.hold_reason,
-            hold_key=job.hold_key,
-            errors=job.errors,
-            past_holds=job.past_holds,
-            kind=job.kind,
-            waits_since=run.started_at,
-        )
-    )
+    return bar_of(facts_of(job, at=run.at, waits_since=run.started_at))
 
 
 def _of_job(job: JobTimes, run: RunOverview) -> Bar:

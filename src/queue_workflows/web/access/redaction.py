@@ -1,7 +1,9 @@
 """What of payloads, results and errors is shown: secrets masked, cut to what a page can carry.
 
 A host app's `redact(kind, value)` goes first and may give back anything that JSON knows; `kind` is "payload",
-"result" or "error". What it raises is no reason to show the value: a mark stands in its place.
+"result", "error", or "note" for what people wrote beside the work: labels of runs, prompts of questions,
+reasons and details in the audit log. What it raises is no reason to show the value: a mark stands in its
+place.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from queue_workflows.engine.execution.redaction import MASK, Redactor
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["payload", "result", "error"]
+Kind = Literal["payload", "result", "error", "note"]
 Redact = Callable[[str, Any], Any]
 
 LONGEST_SHOWN: Final = 65_536
@@ -39,6 +41,12 @@ KINDS: Final[Mapping[str, Kind]] = {
     "errors": "error",
     "last_error": "error",
     "message": "error",
+    "cancel_reason": "note",
+    "details": "note",
+    "labels": "note",
+    "prompt": "note",
+    "reason": "note",
+    "state_reason": "note",
 }
 
 
@@ -64,6 +72,13 @@ class Redaction:
         told = self.value(kind, value)
         text = told if isinstance(told, str) else json.dumps(told, indent=2, ensure_ascii=False, default=str)
         return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}\n… cut here"
+
+    def labels(self, labels: Mapping[str, Any]) -> list[str]:
+        """The labels of a run, each as it may be shown."""
+        told = self.value("note", labels)
+        return (
+            [f"{name}={value}" for name, value in told.items()] if isinstance(told, Mapping) else [str(told)]
+        )
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row of ours: what is the host app's in it is redacted, wherever it stands."""

@@ -4,13 +4,16 @@
                                         │ T was used, or is none of ours: 401
 
 The cookie is signed with a key that outlives the process, so that a page which is open goes on after a
-restart. No secret stays in a URL: the token leads away from itself, and is of no use afterwards.
+restart. Its signature holds the page that it is good for, by port and database: cookies know no ports, and
+the pages of one machine share the key. No secret stays in a URL: the token leads away from itself, and is of
+no use afterwards.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 import threading
@@ -33,8 +36,11 @@ KEY_BYTES: Final = 32
 class SignIn:
     """One user of this machine, which has read the address that the program printed."""
 
-    def __init__(self, user: str, key: bytes, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, user: str, key: bytes, *, good_for: str = "", now: Callable[[], float] = time.time
+    ) -> None:
         self._user = user
+        self._good_for = good_for
         self._key = key
         self._now = now
         self._guard = threading.Lock()
@@ -79,7 +85,8 @@ class SignIn:
         return response
 
     def _signature(self, until: str) -> str:
-        return hmac.new(self._key, f"{self._user}\n{until}".encode(), hashlib.sha256).hexdigest()
+        told = json.dumps([self._user, self._good_for, until])
+        return hmac.new(self._key, told.encode(), hashlib.sha256).hexdigest()
 
 
 def _cookie_name(request: Request) -> str:

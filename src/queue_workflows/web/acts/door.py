@@ -28,11 +28,12 @@ from queue_workflows.web.access.users import Users
 from queue_workflows.web.acts.act import Act, Asked, By, Preview
 from queue_workflows.web.acts.form import Form, read_form
 from queue_workflows.web.acts.tokens import Judged, Tokens, Verdict
+from queue_workflows.web.acts.told import preview_json, redacted_lines, redacted_preview
 from queue_workflows.web.acts.under_way import ActsUnderWay, UnderWay, watch
 from queue_workflows.web.database.readers import Readers
 from queue_workflows.web.database.writers import Writers
 from queue_workflows.web.rendering import texts
-from queue_workflows.web.rendering.answers import NOT_KEPT
+from queue_workflows.web.rendering.answers import NOT_KEPT, as_json
 from queue_workflows.web.rendering.templates import Frame, render
 
 _log = logging.getLogger(__name__)
@@ -91,6 +92,11 @@ class Door:
         wanted = await self._wanted(request, users, frame)
         return self._page(wanted, await self._look(wanted))
 
+    async def preview_as_json(self, request: Request, users: Users, frame: Frame) -> Response:
+        """What an act would be, for programs: they get no mark, as only a page's button acts."""
+        wanted = await self._wanted(request, users, frame)
+        return as_json(preview_json(redacted_preview(await self._look(wanted), self._redaction)))
+
     async def act(self, request: Request, users: Users, frame: Frame) -> Response:
         """Do what a preview showed."""
         wanted = await self._wanted(request, users, frame)
@@ -139,13 +145,15 @@ class Door:
         return await self._readers.ask(lambda conn: wanted.act.preview(conn, wanted.asked, settings))
 
     def _page(self, wanted: _Wanted, preview: Preview, status: int = 200, changed: str = "") -> Response:
-        frame = replace(wanted.frame, title=preview.headline, command=preview.command, has_json=False)
+        # What was asked by a form stands in no address.
+        has_json = wanted.frame.path.startswith("/act/preview?")
+        frame = replace(wanted.frame, title=preview.headline, command=preview.command, has_json=has_json)
         is_ready = preview.is_ready
         data = {
             "act": wanted.act,
             "asked": wanted.asked,
             "drawn": {field.name for field in preview.fields},
-            "preview": preview,
+            "preview": redacted_preview(preview, self._redaction),
             "reason": wanted.form.reason,
             "seen": self._tokens.issue(wanted.user, wanted.asked, preview.count) if is_ready else "",
             "changed": changed,
@@ -188,7 +196,8 @@ class Door:
         )
         why = None if stopped is None else self._redaction.shown("error", stopped.title)
         status = stopped.status if stopped is not None and not begun.total else 200
-        page = render("act_result.html", stands, {"begun": begun, "why": why})
+        lines = redacted_lines(begun.lines, self._redaction)
+        page = render("act_result.html", stands, {"begun": begun, "lines": lines, "why": why})
         return HTMLResponse(page, status, NOT_KEPT)
 
 

@@ -14,12 +14,13 @@ import psycopg
 from queue_workflows.drawing.words import COUNTED
 from queue_workflows.engine.operate.many_runs import Refusal, cancel_matching, pages_of, retry_each
 from queue_workflows.engine.runs.retry import RunRetry
-from queue_workflows.engine.runs.verbs import cancel_node
+from queue_workflows.engine.runs.verbs import cancel_node, may_cancel_node
 from queue_workflows.errors import FilterRefused, PayloadError, UnknownRun
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
+from queue_workflows.repositories.runs.overview import OverviewRepository
 from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
@@ -38,7 +39,7 @@ from queue_workflows.views.runs.listing import run_page
 from queue_workflows.web.acts.act import SHOWN_FIRST, Act, Asked, By, Done, Field, Line, Preview
 from queue_workflows.web.acts.counting import NOT_COUNTED, counted, first, say_count
 from queue_workflows.web.acts.last_said import with_last
-from queue_workflows.web.page import href
+from queue_workflows.web.page import href, part
 
 Connection = psycopg.Connection[Any]
 _ALLOWED: Final = {"cancel": OPEN, "retry": tuple(sorted(RUN_TERMINAL))}
@@ -49,6 +50,7 @@ _UNPIN_NOTE: Final = (
     "For a host that is gone, with the files of its hooks: what is tried again begins in empty directories."
 )
 _NODE: Final = "node"
+_NODE_NOTE: Final = "What needs this node is cancelled too; the rest of the run goes on."
 
 
 def run_target(name: str) -> str:
@@ -131,15 +133,30 @@ def _preview_cancel(connection: Connection, asked: Asked, _settings: Settings) -
     node = _node_of(asked)
     if asked.where is not None:
         return _by_filter(connection, "cancel", "Cancel", asked)
+    if node:
+        return _preview_cancel_node(connection, asked, node)
     told = foretell_cancel(connection, _ids(asked))
     lines = [_line(run_id, said) for run_id, said in told.answers.items()]
     said = with_last(connection, "run", lines[:SHOWN_FIRST])
-    headline = _headline("Cancel", asked, len(told.applied))
     return Preview(
-        headline=f"Cancel node {node} of run {asked.targets[0]}" if node else headline,
+        headline=_headline("Cancel", asked, len(told.applied)),
         count=len(told.applied),
         lines=tuple(said[line.name] for line in lines[:SHOWN_FIRST]),
-        notes=("What needs this node is cancelled too; the rest of the run goes on.",) if node else (),
+        command=_command("cancel", asked),
+        back=_back(asked),
+    )
+
+
+def _preview_cancel_node(connection: Connection, asked: Asked, node: str) -> Preview:
+    """One node alone; `UnknownNode` if the run's document has none of that name."""
+    (run_id,) = _ids(asked)
+    is_open = may_cancel_node(run_id, node, conn=connection)
+    said = "would be asked to stop" if is_open else "not cancelled, it is over"
+    return Preview(
+        headline=f"Cancel node {node} of run {run_id}",
+        count=int(is_open),
+        lines=(Line(node, said, f"/runs/{run_id}/nodes/{part(node)}"),),
+        notes=(_NODE_NOTE,) if is_open else (),
         command=_command("cancel", asked),
         back=_back(asked),
     )
@@ -249,10 +266,16 @@ def _unpin(connection: Connection, asked: Asked, by: By, _settings: Settings) ->
 
 def _preview_unpoison(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
     was = statuses(connection, _ids(asked))
+    overview = OverviewRepository(connection)
+    events = {run_id: len(overview.poisoned(run_id)) for run_id in was}
+    poisoned = sum(count > 0 for count in events.values())
     return Preview(
-        headline=_headline("Unpoison", asked, len(was)),
-        count=len(was),
-        lines=tuple(_line(run_id, status) for run_id, status in list(was.items())[:SHOWN_FIRST]),
+        headline=_headline("Unpoison", asked, poisoned),
+        count=poisoned,
+        lines=tuple(
+            _line(run_id, status if events[run_id] else f"{status}; {said_of_unpoison(0)}")
+            for run_id, status in list(was.items())[:SHOWN_FIRST]
+        ),
         notes=("Events of it that were given up are tried again; its page has their errors.",),
         command=_command("unpoison", asked),
         back=_back(asked),

@@ -10,6 +10,8 @@ from typing import Final
 from queue_workflows.web.live.hub import Slot
 
 BEAT_S: Final = 15.0
+# Nothing is sent to a user that was asked about longer ago.
+ASKED_AGAIN_S: Final = 5.0
 BEAT: Final = ":\n\n"
 # How soon a browser comes back by itself, after a server that went away.
 _COME_BACK: Final = "retry: 2000\n\n"
@@ -18,10 +20,14 @@ _COME_BACK: Final = "retry: 2000\n\n"
 async def events(
     watching: AbstractAsyncContextManager[Slot],
     *,
-    may_watch: Callable[[], Awaitable[bool]],
+    refused: Callable[[], Awaitable[str | None]],
     beat_s: float = BEAT_S,
+    asked_again_s: float = ASKED_AGAIN_S,
 ) -> AsyncIterator[str]:
-    """What goes over the wire, until the browser goes away, or its user may not see it any more."""
+    """What goes over the wire, until the browser goes away, or its user may not see it any more.
+
+    `refused` says so: with the text that stands on the page from then on, which is the last that is sent.
+    """
     time = asyncio.get_running_loop().time
     async with watching as slot:
         yield _COME_BACK
@@ -32,10 +38,13 @@ async def events(
                 is_over, sent = text is None, event("page", text or "")
             except TimeoutError:
                 is_over, sent = False, BEAT
-            if time() - asked_at >= beat_s and not is_over:
-                asked_at, is_over = time(), not await may_watch()
             if is_over:
                 return
+            if time() - asked_at >= asked_again_s:
+                asked_at, why = time(), await refused()
+                if why is not None:
+                    yield event("page", why)
+                    return
             yield sent
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -22,6 +22,7 @@ from queue_workflows.web.access.users import Users
 from queue_workflows.web.acts.act import LONGEST_REASON, LONGEST_TARGET, MOST_TARGETS, Act, Asked, By, Preview
 from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.acts.form import LONGEST_FILTER, asked_for
+from queue_workflows.web.acts.told import preview_json, redacted_lines, redacted_preview
 from queue_workflows.web.acts.under_way import ActsUnderWay, UnderWay, watch
 from queue_workflows.web.database.readers import Readers
 from queue_workflows.web.database.writers import Writers
@@ -120,7 +121,7 @@ class ActCalls:
         settings = self._settings()
         preview = await self._readers.ask(lambda conn: act.preview(conn, asked, settings))
         if given.get("dry_run"):
-            return _foretold(preview)
+            return preview_json(redacted_preview(preview, self._redaction))
         reason = given.get("reason", "").strip()
         _check(preview, asked, reason)
         self._under_way.check_room()
@@ -146,7 +147,10 @@ class ActCalls:
         return {
             "headline": begun.headline,
             "became": dict(begun.became),
-            "lines": [{"name": line.name, "said": line.said} for line in begun.lines],
+            "lines": [
+                {"name": line.name, "said": line.said}
+                for line in redacted_lines(begun.lines, self._redaction)
+            ],
             "is_over": begun.is_over,
             "stopped_by": None if stopped is None else self._redaction.shown("error", stopped.title),
         }
@@ -175,17 +179,3 @@ def _check(preview: Preview, asked: Asked, reason: str) -> None:
         )
     if asked.is_bulk and not reason:
         raise RequestRefused(422, "Not done: say why, by reason; it is about more than one thing")
-
-
-def _foretold(preview: Preview) -> dict[str, Any]:
-    return {
-        "headline": preview.headline,
-        "text": preview.text,
-        "count": preview.count,
-        "is_capped": preview.is_capped,
-        "lines": [{"name": line.name, "said": line.said} for line in preview.lines],
-        "notes": list(preview.notes),
-        "fields": [asdict(one) for one in preview.fields],
-        "command": preview.command,
-        "is_ready": preview.is_ready,
-    }

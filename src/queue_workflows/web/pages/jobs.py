@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,20 +12,20 @@ from queue_workflows.repositories.reports.job_listing import FAILURES_READ as MO
 from queue_workflows.repositories.reports.job_listing import Failures
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.states import JOB_TERMINAL
-from queue_workflows.views.filters.grammar import Word, quoted, words_of
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
-from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
+from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown
 from queue_workflows.web.pages.links import linked
 from queue_workflows.web.pages.redacted import redacted_explanation
+from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Of each family in one look: their errors are read and put into the form of their groups.
 FAILURES_READ: Final = 3_000
 # Shown on their own, or by what is made of them.
-_APART = frozenset({"id", "errors", *KINDS})
+_APART = frozenset({"id", "errors"} | {name for name, kind in KINDS.items() if kind != "note"})
 
 
 def jobs(look: Look) -> Shown:
@@ -39,14 +38,8 @@ def jobs(look: Look) -> Shown:
         title="Jobs",
         template="jobs.html",
         command=listing.command_of(wanted, limit=limit, before=before),
-        data={
-            "found": found,
-            "q": text,
-            "keys": KEYS,
-            "chips": status_chips(look.prefix + "/jobs", text, KEYS, STATUSES),
-            "further": href(look.prefix + "/jobs", q=text, before=found.cursor, limit=look.word("limit")),
-            "is_first": before is None,
-        },
+        data=found_data(look, "/jobs", found, text=text, keys=KEYS, statuses=STATUSES)
+        | {"is_first": before is None},
         json=listing.json_of(found),
         is_live=before is None,
         cursor=found.cursor,
@@ -96,7 +89,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "errors": [look.redaction.value("error", dict(one)) for one in reversed(stored.errors)],
             "facts": [
                 (name, value)
-                for name, value in columns.items()
+                for name, value in look.redaction.columns(columns).items()
                 if name not in _APART and value not in (None, [], {}, False)
             ],
             "is_over": columns["status"] in JOB_TERMINAL,
@@ -153,16 +146,3 @@ def named_run(name: str) -> uuid.UUID:
         return uuid.UUID(name)
     except ValueError:
         raise PayloadError(f"{name[:80]!r} is no run's id", path="run") from None
-
-
-def status_chips(
-    path: str, text: str, keys: Sequence[str], statuses: Sequence[str]
-) -> list[tuple[str, str, bool]]:
-    """The statuses, each put into the filter or taken out of it by a click."""
-    words, chips = words_of(text, keys), []
-    for status in statuses:
-        word = Word("status", status)
-        others = [one for one in words if one != word]
-        wanted = others if word in words else [*others, word]
-        chips.append((status.replace("_", " "), href(path, q=quoted(wanted)), word in words))
-    return chips

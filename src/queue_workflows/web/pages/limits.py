@@ -42,7 +42,7 @@ def all_rates(look: Look) -> Shown:
         command=rates.command_of(limit=limit, after=after),
         data={
             "seen": seen,
-            "lines": rates.json_of(seen),
+            "lines": look.redaction.document(rates.json_of(seen)),
             "next": seen.rates[-1].rate_key if len(seen.rates) == limit else None,
         },
         json=rates.json_of(seen),

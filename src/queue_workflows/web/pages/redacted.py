@@ -1,10 +1,10 @@
-"""A host app's values inside of sentences: explanations and runs quote errors and progress."""
+"""A host app's values inside of sentences: explanations and runs quote errors, progress and operators."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from queue_workflows.engine.explain.history import Event, Reason, quotes_error
+from queue_workflows.engine.explain.history import Event, Reason, quotes_error, quotes_operator
 from queue_workflows.engine.explain.job import Explanation
 from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 from queue_workflows.web.access.redaction import KINDS, Redaction
@@ -15,10 +15,14 @@ def redacted_explanation(told: Explanation, redaction: Redaction) -> Explanation
 
     def reason(one: Reason) -> Reason:
         kind = next((KINDS[name] for name, value in one.data.items() if name in KINDS and value), None)
+        if kind is None and "actor" in one.data:
+            kind = "note"
         return one if kind is None else replace(one, text=redaction.shown(kind, one.text))
 
     def event(one: Event) -> Event:
-        return replace(one, text=redaction.shown("error", one.text)) if quotes_error(one) else one
+        if quotes_error(one):
+            return replace(one, text=redaction.shown("error", one.text))
+        return replace(one, text=redaction.shown("note", one.text)) if quotes_operator(one) else one
 
     return Explanation(told.headline, [*map(reason, told.reasons)], [*map(event, told.history)])
 

@@ -12,9 +12,10 @@ from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_
 from queue_workflows.views.hooks import records
 from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
 from queue_workflows.web.page import ROWS, Look, Shown, href, part
-from queue_workflows.web.pages.jobs import named_run, status_chips
+from queue_workflows.web.pages.jobs import named_run
 from queue_workflows.web.pages.links import linked
 from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run
+from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
 VIEWS = ("graph", "timeline", "nodes", "records")
@@ -30,14 +31,7 @@ def runs(look: Look) -> Shown:
         title="Runs",
         template="runs.html",
         command=listing.command_of(wanted, limit=limit, before=before),
-        data={
-            "found": found,
-            "q": text,
-            "keys": KEYS,
-            "statuses": STATUSES,
-            "further": href(look.prefix + "/runs", q=text, before=found.cursor, limit=look.word("limit")),
-            "chips": status_chips(look.prefix + "/runs", text, KEYS, STATUSES),
-        },
+        data=found_data(look, "/runs", found, text=text, keys=KEYS, statuses=STATUSES),
         json=listing.json_of(found),
         is_live=before is None,
         cursor=found.cursor,

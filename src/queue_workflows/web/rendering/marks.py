@@ -61,6 +61,11 @@ def counts_bar(counts: Mapping[str, int], label: str = "") -> Markup:
     return _drawn(gauges.counts_bar(counts, label=label))
 
 
+def counts_line(counts: Mapping[str, int]) -> Markup:
+    """Counts with the marks of their states, which say without colour what the bar says."""
+    return _drawn(gauges.counts_line(counts))
+
+
 def spark(values: Sequence[float], label: str) -> Markup:
     """A line in a cell of a table."""
     return _drawn(charts.spark(values, label=label))
@@ -85,6 +90,7 @@ GLOBALS: Final[Mapping[str, Callable[..., Markup]]] = {
     "said": said,
     "gauge": gauge,
     "counts_bar": counts_bar,
+    "counts_line": counts_line,
     "spark": spark,
     "bar_chart": bar_chart,
 }

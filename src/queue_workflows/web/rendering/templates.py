@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from queue_workflows.drawing.words import number_of, say_span
 from queue_workflows.web.access.redaction import Kind, Redaction
 from queue_workflows.web.page import href
-from queue_workflows.web.rendering import marks
+from queue_workflows.web.rendering import marks, texts
 from queue_workflows.web.rendering.hostile_text import block, in_line
 from queue_workflows.web.rendering.texts import SECTIONS
 
@@ -53,6 +53,7 @@ class Frame:
     may: Callable[[str], bool] = lambda _verb: False
     # A host app's own value as text, redacted; by its kind, as "error".
     shown: Callable[[Kind, Any], str] = NOTHING_REDACTED.shown
+    labels: Callable[[Mapping[str, Any]], list[str]] = NOTHING_REDACTED.labels
 
     @property
     def nav(self) -> list[Nav]:
@@ -89,7 +90,7 @@ def environment() -> Environment:
         "pretty": _pretty,
         "part": lambda text: quote(str(text), safe=":@"),
     }
-    made.globals |= {"href": href, **marks.GLOBALS}
+    made.globals |= {"href": href, "texts": texts, **marks.GLOBALS}
     return made
 
 

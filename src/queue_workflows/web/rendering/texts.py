@@ -35,6 +35,36 @@ SECTIONS: Final = (
     Section("doctor", "/doctor", "Doctor", "d"),
 )
 
+# What the macros say, on every page that uses them.
+SINCE: Final = "since"
+UNTIL: Final = "until"
+ON: Final = "on"
+OF: Final = "of"
+HELD: Final = "held:"
+FURTHER: Final = "Further"
+NEWER: Final = "← newer"
+OLDER: Final = "older →"
+SEARCH_FURTHER: Final = "search further →"
+SEARCHED_BACK_TO: Final = "searched back to"
+NO_MORE: Final = "no more"
+IN_A_TERMINAL: Final = "In a terminal"
+COMMAND: Final = "Command"
+COPY: Final = "copy"
+TRY: Final = "Try"
+FILTER: Final = "Filter"
+TAKEN_OUT: Final = "taken out by a click"
+VIEWS: Final = "Views"
+PICK: Final = "Pick"
+PICK_ALL: Final = "Pick all rows"
+TRIES: Final = "Tries"
+JOB_TITLES: Final = ("Job", "State", "Queue", "What", "Enqueued", TRIES, "Note")
+WHY: Final = "Why it stands where it does"
+HOW_IT_ENDED: Final = "How it ended"
+HISTORY: Final = "History"
+DONE_BY_OPERATORS: Final = "What operators did"
+AUDIT_LOG: Final = "Audit log"
+AUDIT_TITLES: Final = ("When", "User", "Act", "Reason")
+
 TOO_BROAD: Final = "This filter is too broad"
 TOO_BROAD_ADVICE: Final = (
     "The database was at it for longer than a page may take. "
