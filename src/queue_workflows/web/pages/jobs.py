@@ -16,7 +16,7 @@ from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_
 from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
-from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown
+from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import linked
 from queue_workflows.web.pages.redacted import redacted_explanation
 from queue_workflows.web.pages.search import found_data
