@@ -14,6 +14,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
 from support.processes.environments import environment_without
+from support.suite import warm_starts
 
 from queue_workflows.db.migrations.catalog import read_catalog
 
@@ -101,7 +102,13 @@ def start_qwf(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 def qwf(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A `qwf` command line, run to its end."""
-    process = start_qwf(*arguments, **environment)
+    process = warm_starts.start(
+        [*warm_starts.MODULE, *arguments],
+        qwf_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     out, err = process.communicate(timeout=150)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 

@@ -280,7 +280,7 @@ class StatementProxy:
                 if self._refusing:
                     client.close()
                     continue
-                # An answer goes on as messages: the last may not wait until the first is acknowledged.
+                # An answer is passed on in its messages: the last may not wait for word that the first came.
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 line = _Line(self, client, self._connect())
                 with self._lock:

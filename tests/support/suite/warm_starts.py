@@ -40,6 +40,7 @@ _READY = (
     *("cli.roles.worker", "cli.roles.orchestrator", "cli.roles.scheduler"),
     *("roles.worker.process", "roles.worker.single", "roles.worker.concurrent.worker"),
     *("roles.orchestrator.process", "roles.scheduler.process", "roles.supervisor.standby"),
+    *("cli.database.migrations", "db.migrations.verbs"),
 )
 
 
