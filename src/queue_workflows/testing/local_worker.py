@@ -87,7 +87,7 @@ class Claims(Protocol):
 
 
 class _ClaimsInTransaction:
-    """The same statements in the caller's transaction; for ingest jobs."""
+    """Claims and ends by the repository alone, in the caller's transaction; for ingest jobs."""
 
     def __init__(self, terms: ClaimTerms, conn: Handle) -> None:
         self._terms = terms

@@ -1,4 +1,4 @@
-"""Tasks whose parameters are their arguments, as in `def square(n: int, *, ctx)`: checked by their types.
+"""Tasks with parameters that are their arguments, as in `def square(n: int, *, ctx)`: checked by their types.
 
 pydantic checks and converts them when a job is enqueued, and again when it runs, as the function may have
 changed meanwhile. Imported only where such a task is registered.
