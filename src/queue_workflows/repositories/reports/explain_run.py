@@ -33,6 +33,8 @@ ORCHESTRATORS: Final = "qwf:orchestrator@%"
 # Groups of jobs beyond this many are not told one by one.
 MOST_GROUPS: Final = 20
 MOST_EVENTS: Final = 5
+# Open jobs of a run beyond this many in one status are not counted.
+COUNTED: Final = 100_000
 
 RUN: Final = """
 SELECT status, mode, workflow_name, priority, nodes_left, nodes_active, nodes_failed, stopping,
@@ -56,16 +58,39 @@ WHERE event.run_id = %(run_id)s::uuid AND event.tries > 0 AND event.kind <> 'run
 ORDER BY event.poisoned_at NULLS LAST, event.id
 LIMIT %(most)s::bigint
 """
-# Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about.
+# Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about. Each
+# status by itself, so that what is open is found by its own index where that is less than all jobs of the run.
+# open: no more of a status than are counted; last whether there are more.
 GROUPS: Final = """
-SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at)
-FROM workflow_node_jobs
-WHERE run_id = %(run_id)s::uuid AND status IN ('scheduled', 'queued', 'running', 'awaiting_input')
-    AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at),
+    sum(count(*)) OVER (PARTITION BY status) > {counted}
+FROM (
+    (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'scheduled'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    ) UNION ALL (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'queued'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    ) UNION ALL (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'running'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    ) UNION ALL (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'awaiting_input'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    )
+) AS open
 GROUP BY node_id, kind, status, queue, hold_reason
 ORDER BY min(id)
 LIMIT %(most)s::bigint
-"""
+""".replace("{counted}", str(COUNTED))
 CHILDREN: Final = """
 SELECT DISTINCT ON (parent_node_job_id) parent_node_job_id, id, status FROM workflow_runs
 WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::bigint[])
@@ -149,7 +174,10 @@ class FailingEvent:
 
 @dataclass(frozen=True, slots=True)
 class OpenJobs:
-    """Open jobs of a node that are alike; `first` of them, and since when it is so."""
+    """Open jobs of a node that are alike; `first` of them, and since when it is so.
+
+    If not all are `counted`, there are more.
+    """
 
     node_id: str
     kind: str
@@ -160,6 +188,7 @@ class OpenJobs:
     first: int
     since: datetime
     expires_at: datetime | None
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +310,10 @@ def _facts(row: Sequence[Any]) -> RunFacts:
 
 
 def _group(row: Sequence[Any]) -> OpenJobs:
-    node_id, kind, status, *rest = row
-    return OpenJobs(node_id, kind, JobStatus(status), *rest)
+    node_id, kind, status, queue, hold_reason, count, *rest, has_more = row
+    return OpenJobs(
+        node_id, kind, JobStatus(status), queue, hold_reason, min(count, COUNTED), *rest, not has_more
+    )
 
 
 def _loaded(text: str | None) -> Any:

@@ -12,26 +12,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.repositories.audit_log import OF_QUEUE, OF_QUEUE_LAST
-from queue_workflows.repositories.claims.by_host_lock import HOLDERS, LockHolder, keys_of, lock_of
+from queue_workflows.repositories.claims.by_host_lock import LockHolder, keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
-from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, OF_KEY, waited_for
-from queue_workflows.repositories.limits.caps import EFFECTIVE, SLOTS_OF_KEY, in_force
+from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
+from queue_workflows.repositories.limits.caps import SLOTS_OF_KEY, in_force
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
-from queue_workflows.repositories.limits.overview import BEFORE_IN_LANE
+from queue_workflows.repositories.limits.overview import COUNTED
 from queue_workflows.repositories.reports.explain_job import (
-    AHEAD,
-    AHEAD_OF_HOOK,
     AT_WORK,
     COUNTED_AHEAD,
-    JUDGED,
-    SUSPECTS_AHEAD,
+    LAST_POSITION,
     AtWork,
     Circumstances,
     Limit,
 )
 from queue_workflows.repositories.sql.connection import Handle, Rows
-from queue_workflows.repositories.sql.families import FAMILIES, NODE
+from queue_workflows.repositories.sql.families import FAMILIES, NODE, per_family
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.repositories.sql.together import read_together
 from queue_workflows.repositories.workers.control import BLOCKING
@@ -55,53 +52,68 @@ _LIMITS: Final[Table[ConcurrencyLimit]] = Table("concurrency_limits")
 _SLOTS: Final[Table[LimitSlot]] = Table("limit_slots")
 _BINARIES: Final[Table[Binary]] = Table("binaries")
 _WISHES: Final[Table[WorkerControl]] = Table("worker_control")
-_MOST_ASKED: Final = 100
-
-
-def _with(sql: str, **values: str) -> str:
-    """The statement with its parameters replaced, each by what stands in for it."""
-    for name, value in values.items():
-        for kind in ("text", "bigint", "smallint", "integer", "boolean", "timestamptz"):
-            sql = sql.replace(f"%({name})s::{kind}", value)
-    return sql
 
 
 # The rows against the predicates of the claim and the sweeps, last the clock; without what jobs were given.
-_JUDGED: Final = _with(JUDGED[NODE.name], queue="queue").partition("SELECT ")[2].partition("\nFROM")[0]
 JOBS: Final = (
-    _JOBS.sql("SELECT {columns}, ")
+    _JOBS.sql(f"""
+SELECT {{columns}}, ({CLAIMABLE}) OR ({CLAIMABLE_ALONE}), {DUE}, status = 'running' AND {LAPSED},
+    statement_timestamp()
+FROM workflow_node_jobs WHERE id = ANY (%(ids)s::bigint[])
+""")  # noqa: S608 - fragments of our own
+    .replace("%(queue)s::text", "queue")
     .replace("workflow_node_jobs.inputs::text AS inputs", "'{}' AS inputs")
     .replace("workflow_node_jobs.item::text AS item", "NULL AS item")
     .replace("workflow_node_jobs.context_delta::text AS context_delta", "NULL AS context_delta")
-    + _JUDGED
-    + "\nFROM workflow_node_jobs WHERE id = ANY (%(ids)s::bigint[])"
 )
-# mark: each priority, and up to which position what stands there comes before the job that is asked about.
-_MARKS: Final = """(
-        SELECT level.priority, CASE WHEN level.priority > {own} THEN 9223372036854775807 ELSE {position} END
-        FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority) WHERE level.priority >= {own}
-    ) AS mark (priority, position)"""
-_MARK: Final = "unnest(%(priorities)s::smallint[], %(before)s::bigint[]) AS mark (priority, position)"
-
-
-def _ahead(sql: str, *, own: str = "asked.priority", position: str = "asked.position") -> str:
-    sql = sql.replace(_MARK, _MARKS.replace("{own}", own).replace("{position}", position))
-    of_hook = {"background": "asked.background", "host": "asked.pinned_host", "own": "asked.priority"}
-    of_suspect = {name: f"asked.{name}" for name in ("crash_count", "priority", "position")}
-    return _with(sql, queue="asked.queue", **of_hook, **of_suspect).strip()
-
-
-# Of each job that could be claimed, how many the claim takes before it: of a hook, of a suspect, and of others.
-AHEAD_OF_EACH: Final = f"""
+# Of each job that could be claimed, how many the claim takes before it, as `explain_job` counts them of one:
+# of a hook, of a suspect, and of any other. mark: each priority, and up to which position it comes first.
+AHEAD_OF_EACH: Final = """
 SELECT asked.id, CASE
-    WHEN asked.queue = 'hooks' THEN ({_ahead(AHEAD_OF_HOOK)})
-    WHEN asked.suspect THEN
-        ({_ahead(AHEAD[NODE.name], own="-1")}) + ({_ahead(SUSPECTS_AHEAD[NODE.name])})
-    ELSE ({_ahead(AHEAD[NODE.name])})
+    WHEN asked.queue = 'hooks' THEN (
+        SELECT count(*) FROM (
+            SELECT FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS mark (priority) CROSS JOIN LATERAL (
+                SELECT FROM workflow_node_jobs AS job
+                WHERE job.status = 'queued' AND job.queue = asked.queue AND job.priority = mark.priority
+                    AND job.position < CASE WHEN mark.priority > asked.priority THEN {last}
+                        ELSE asked.position END
+                    AND job.background = asked.background
+                    AND COALESCE(job.pinned_host, asked.pinned_host, '')
+                        IN (COALESCE(asked.pinned_host, ''), '*')
+                    AND (job.pinned_host IS NOT DISTINCT FROM asked.pinned_host
+                        OR mark.priority > asked.priority)
+                LIMIT %(limit)s::bigint
+            ) AS job
+            WHERE mark.priority >= asked.priority
+            LIMIT %(limit)s::bigint
+        ) AS ahead
+    )
+    ELSE (
+        SELECT count(*) FROM (
+            SELECT FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS mark (priority) CROSS JOIN LATERAL (
+                SELECT FROM workflow_node_jobs AS job
+                WHERE job.status = 'queued' AND job.queue = asked.queue AND NOT job.suspect
+                    AND job.priority = mark.priority
+                    AND job.position < CASE WHEN mark.priority > asked.priority OR asked.suspect THEN {last}
+                        ELSE asked.position END
+                LIMIT %(limit)s::bigint
+            ) AS job
+            WHERE mark.priority >= asked.priority OR asked.suspect
+            LIMIT %(limit)s::bigint
+        ) AS ahead
+    ) + (
+        SELECT count(*) FROM (
+            SELECT FROM workflow_node_jobs AS job
+            WHERE COALESCE(job.status = 'queued' AND job.suspect, false) AND job.queue = asked.queue
+                AND asked.suspect AND (job.crash_count, -job.priority, job.position)
+                    < (asked.crash_count, -asked.priority, asked.position)
+            LIMIT %(limit)s::bigint
+        ) AS ahead
+    )
 END
 FROM workflow_node_jobs AS asked
-WHERE asked.id = ANY (%(counted)s::bigint[]) AND ({CLAIMABLE} OR {CLAIMABLE_ALONE})
-""".replace("queue = %(queue)s::text", "asked.queue = queue")  # noqa: S608 - fragments of our own
+WHERE asked.id = ANY (%(counted)s::bigint[]) AND asked.status = 'queued'
+""".replace("{last}", str(LAST_POSITION))
 # What the workers of these queues are at, the oldest first.
 AT_WORK_IN_QUEUES: Final = AT_WORK[NODE.name].replace(
     "%(workers)s::text[]",
@@ -112,58 +124,70 @@ BLOCKING_QUEUES: Final = BLOCKING.replace(
 ).replace("%(host_label)s::text", "'*'")
 
 
-def _asked_of_queue(sql: str) -> str:
-    """What was asked of the workers of the queue of each job that runs, with the job first."""
-    inner = sql.replace(_AUDIT.columns, "*").replace("LIMIT %(limit)s", f"LIMIT {_MOST_ASKED}")
-    inner = _with(inner, queue="asked.queue", before="asked.created_at", since="asked.created_at").strip()
-    return _AUDIT.sql(f"""
-SELECT asked.id AS job_id, {{columns}} FROM workflow_node_jobs AS asked CROSS JOIN LATERAL (
-{_with(inner, until="asked.started_at")}
+# What was asked last of the workers of the queue of each job that runs, before there was the job.
+ASKED_BEFORE: Final = _AUDIT.sql("""
+SELECT asked.id AS job_id, {columns} FROM workflow_node_jobs AS asked CROSS JOIN LATERAL (
+    SELECT DISTINCT ON (subject_id) * FROM audit_log AS entry
+    WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (asked.queue, '*')
+        AND entry.at < asked.created_at
+    ORDER BY subject_id, entry.id DESC
 ) AS audit_log
 WHERE asked.id = ANY (%(ids)s::bigint[]) AND asked.status = 'running'
-""")  # noqa: S608 - fragments of our own
-
-
-ASKED_BEFORE: Final = _asked_of_queue(OF_QUEUE_LAST)
-ASKED_SINCE: Final = _asked_of_queue(OF_QUEUE)
-# The cap of each of some keys, beside the key.
-EFFECTIVE_OF_EACH: Final = _LIMITS.sql(f"""
-SELECT wanted.key, {{columns}} FROM unnest(%(keys)s::text[]) AS wanted (key) CROSS JOIN LATERAL (
-{_with(EFFECTIVE.replace(_LIMITS.columns, "*"), limit_key="wanted.key").strip()}
+""")
+# And what while it waited.
+ASKED_SINCE: Final = _AUDIT.sql("""
+SELECT asked.id AS job_id, {columns} FROM workflow_node_jobs AS asked CROSS JOIN LATERAL (
+    SELECT * FROM audit_log AS entry
+    WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (asked.queue, '*')
+        AND entry.at BETWEEN asked.created_at AND COALESCE(asked.started_at, 'infinity')
+    ORDER BY entry.id DESC
+    LIMIT 100
+) AS audit_log
+WHERE asked.id = ANY (%(ids)s::bigint[]) AND asked.status = 'running'
+""")
+# The cap of each of some keys, beside the key: its own, else that of the longest pattern.
+EFFECTIVE_OF_EACH: Final = _LIMITS.sql("""
+SELECT wanted.key, {columns} FROM unnest(%(keys)s::text[]) AS wanted (key) CROSS JOIN LATERAL (
+    SELECT * FROM concurrency_limits AS cap
+    WHERE cap.key_pattern = wanted.key
+        OR (right(cap.key_pattern, 1) = '*' AND starts_with(wanted.key, left(cap.key_pattern, -1)))
+    ORDER BY cap.key_pattern = wanted.key DESC, length(cap.key_pattern) DESC
+    LIMIT 1
 ) AS concurrency_limits
-""")  # noqa: S608 - fragments of our own
+""")
 SLOTS_OF_KEYS: Final = SLOTS_OF_KEY.replace(
     "limit_key = %(limit_key)s::text", "limit_key = ANY (%(keys)s::text[])"
 ).replace("ORDER BY slot", "ORDER BY limit_key, slot")
-_BEFORE_IN_LANE: Final = _with(
-    BEFORE_IN_LANE.replace("{table}", NODE.table),
-    key="asked.limit_key",
-    queue="asked.queue",
-    priority="asked.priority",
-    position="asked.position",
-)
 # Of each job in a lane, how many of its key come first.
-BEFORE_EACH_IN_LANE: Final = f"""
-SELECT asked.id, ({_BEFORE_IN_LANE.strip()}) FROM workflow_node_jobs AS asked
+BEFORE_EACH_IN_LANE: Final = """
+SELECT asked.id, (
+    SELECT count(*) FROM (
+        SELECT FROM workflow_node_jobs AS job
+        WHERE job.hold_reason = 'limit_full' AND job.hold_key = asked.limit_key AND job.queue = asked.queue
+            AND (job.priority > asked.priority
+                OR (job.priority = asked.priority AND job.position < asked.position))
+        LIMIT {counted}
+    ) AS before
+) FROM workflow_node_jobs AS asked
 WHERE asked.id = ANY (%(ids)s::bigint[]) AND asked.hold_reason = 'limit_full' AND asked.limit_key IS NOT NULL
-"""  # noqa: S608 - fragments of our own
+""".replace("{counted}", str(COUNTED))
 # The programs that some hooks wait for, with the key by which they do.
-BINARIES: Final = _BINARIES.sql(f"""
-SELECT wanted.host_label, wanted.name, {{columns}}
-FROM unnest(%(hosts)s::text[], %(names)s::text[]) AS wanted (host_label, name) CROSS JOIN LATERAL (
-{_with(OF_KEY.replace(_BINARIES.columns, "binaries.*"), host_label="wanted.host_label", name="wanted.name").strip()}
-) AS binaries
-""")  # noqa: S608 - fragments of our own
-# Of each lock the jobs of one family that run with it.
-HOLDERS_OF_EACH: Final = {
-    family.name: f"""
+BINARIES: Final = _BINARIES.sql("""
+SELECT wanted.host_label, wanted.name, {columns}
+FROM unnest(%(hosts)s::text[], %(names)s::text[]) AS wanted (host_label, name)
+JOIN machines ON machines.host_label = wanted.host_label
+JOIN binaries ON binaries.machine_id = machines.id AND binaries.name = wanted.name
+""")
+# Of each lock the jobs that run with it.
+HOLDERS_OF_EACH: Final = per_family("""
 SELECT wanted.lock, holder.id, holder.claimed_by, holder.started_at
 FROM unnest(%(locks)s::text[], %(elsewhere)s::text[]) AS wanted (lock, elsewhere) CROSS JOIN LATERAL (
-{HOLDERS[family.name].replace("%(keys)s::text[]", "ARRAY[wanted.lock, wanted.elsewhere]").strip()}
+    SELECT id, claimed_by, started_at FROM {table}
+    WHERE status = 'running' AND host_lock IN (wanted.lock, wanted.elsewhere)
+    ORDER BY started_at
+    LIMIT 100
 ) AS holder
-"""  # noqa: S608 - fragments of our own
-    for family in FAMILIES
-}
+""")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ SELECT CASE jsonb_typeof(spec -> 'nodes') WHEN 'array' THEN jsonb_array_length(s
 FROM workflow_runs WHERE id = %(run_id)s::uuid
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
-# job: the one job of a node without elements; in brief only of those that are at something. child: the run
-# that it stands for, the latest of them.
+# job: the one job of a node without elements. child: the run that it stands for, the latest of them.
 NODES: Final = """
 SELECT node.node_id, node.state, node.mapped, node.jobs_total, node.jobs_completed, node.jobs_skipped,
     node.jobs_failed, node.jobs_cancelled, node.error::text, node.started_at, node.finished_at, job.kind,
@@ -39,7 +38,7 @@ LEFT JOIN LATERAL (
         expires_at, errors -> -1 AS error
     FROM workflow_node_jobs AS job
     WHERE job.run_id = node.run_id AND job.node_id = node.node_id AND job.map_index = -1
-        AND node.state <> 'waiting' AND (node.state = 'active' OR NOT %(brief)s::boolean)
+        AND node.state <> 'waiting'
     LIMIT 1
 ) AS job ON true
 LEFT JOIN LATERAL (
@@ -52,6 +51,17 @@ WHERE node.run_id = %(run_id)s::uuid AND (%(states)s::text[] IS NULL OR node.sta
 ORDER BY node.started_at, node.node_id
 LIMIT %(most)s::bigint
 """
+# In brief: those that are at something as above, the others without their jobs.
+NODES_IN_BRIEF: Final = """
+(
+    SELECT node_id, state, mapped, jobs_total, jobs_completed, jobs_skipped, jobs_failed, jobs_cancelled,
+        error::text, started_at, finished_at, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer,
+        NULL::text, NULL::text, NULL::text, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::uuid
+    FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND state <> 'active'
+    LIMIT %(most)s::bigint
+) UNION ALL (
+{active})
+""".replace("{active}", NODES.replace("%(states)s::text[]", "ARRAY['active']"))
 # Nodes of a run for which the host app inserts the jobs: there are no counters, so the jobs are counted.
 COUNTED_NODES: Final = """
 SELECT node_id,
@@ -233,8 +243,8 @@ class OverviewRepository:
 
         In brief without the jobs of nodes that are over, which is a tenth of the work for thousands of them.
         """
-        params = {"run_id": run_id, "states": states, "most": most, "brief": brief}
-        return _nodes(self._sql.rows(NODES, params))
+        params = {"run_id": run_id, "states": states, "most": most}
+        return _nodes(self._sql.rows(NODES_IN_BRIEF if brief else NODES, params))
 
     def counted_nodes(self, run_id: uuid.UUID, *, most: int = 10_000) -> list[NodeFacts]:
         """Nodes of a run without counters, from its jobs."""

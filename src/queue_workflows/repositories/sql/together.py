@@ -27,7 +27,8 @@ def read_together(handle: Handle, table: str, reads: Mapping[str, str], params: 
         return {name: statements.rows(sql, params) for name, sql in reads.items()}
     cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(handle, row_factory=tuple_row)
     read_all_moments(cursor)
-    row = cursor.execute(joined(reads).encode(), params, binary=True).fetchone()
+    # Planned for what is asked each time: most of these cost little or much by the run that they are about.
+    row = cursor.execute(joined(reads).encode(), params, binary=True, prepare=False).fetchone()
     assert row is not None  # noqa: S101 - a SELECT without FROM has one row
     return dict(zip(reads, row, strict=True))
 
