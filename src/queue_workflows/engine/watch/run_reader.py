@@ -46,15 +46,14 @@ class RunReader:
     def look(self, conn: Handle) -> RunOverview:
         """The run as it is now; at one moment if the connection is in a REPEATABLE READ transaction."""
         found = OverviewRepository(conn)
-        run = found.run(self._run_id)
-        if run is None:
+        self._last = found.run_and_beside(self._run_id)
+        if self._last is None:
             raise UnknownRun(self._run_id)
+        run, beside = self._last
         if self._size is None:
             # A document that is known here already need not be unpacked there to be counted.
             known = find_compiled(run.spec_hash) if run.mode == "node" else None
             self._size = found.size(self._run_id) if known is None else len(known.nodes)
-        beside = found.beside(self._run_id)
-        self._last = run, beside
         document = self._document_of(found, run, self._most_nodes)
         facts = self._facts(found, run, self._size)
         nodes = _nodes(run, document, facts, _by_node(beside.running))

@@ -12,7 +12,7 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
-# counted: how many there are, to the bound. of_run: the jobs, by the index of their nodes, or none where there
+# counted: how many there are, to the bound. of_run: the jobs, by the index of their nodes, none where there
 # are too many. Of their errors the attempt, the worker and the moment alone. The count comes with each row,
 # and alone where there is none.
 TIMES: Final = """

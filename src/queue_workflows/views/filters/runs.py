@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from queue_workflows.drawing.words import say_labels
+from queue_workflows.errors import FilterRefused
 from queue_workflows.repositories.runs.listing import RunFilter
+from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.states import RunStatus
 from queue_workflows.views.filters import spans
 from queue_workflows.views.filters.grammar import (
@@ -20,7 +24,7 @@ from queue_workflows.views.filters.grammar import (
 )
 from queue_workflows.views.filters.labels import labels_of
 
-KEYS: Final = ("workflow", "label", "status", "poisoned", "older", "newer")
+KEYS: Final = ("workflow", "label", "status", "poisoned", "parent", "older", "newer")
 STATUSES: Final = tuple(status.value for status in RunStatus)
 _NAMES: Final = {"older_than_s": "older", "newer_than_s": "newer"}
 _YES: Final = "yes"
@@ -34,9 +38,19 @@ def run_filter(text: str) -> RunFilter:
         labels=labels_of(values("label")),
         status=one_of("status", values("status"), STATUSES),
         poisoned=one_of("poisoned", values("poisoned"), (_YES,)) is not None or None,
+        parent=_parent(values("parent")),
         older_than_s=one_span("older", values("older")),
         newer_than_s=one_span("newer", values("newer")),
     )
+
+
+def _parent(values: Sequence[str]) -> uuid.UUID | None:
+    """The run that started those which are asked for."""
+    value = one_value("parent", values)
+    found = None if value is None else named_run(value)
+    if value is not None and found is None:
+        raise FilterRefused(f"parent {value!r:.80} is no run: give its whole id", word=f"parent:{value}")
+    return found
 
 
 def text_of(wanted: RunFilter) -> str:
@@ -45,6 +59,7 @@ def text_of(wanted: RunFilter) -> str:
     words += [("label", label) for label in say_labels(wanted.labels or {})]
     words += [("status", status) for status in wanted.status or ()]
     words += [("poisoned", _YES)] if wanted.poisoned else []
+    words += [("parent", str(wanted.parent))] if wanted.parent is not None else []
     for key, seconds in (("older", wanted.older_than_s), ("newer", wanted.newer_than_s)):
         if seconds is not None:
             words.append((key, spans.text_of(seconds)))
