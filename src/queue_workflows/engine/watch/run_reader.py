@@ -231,6 +231,8 @@ def _touched(one: NodeFacts, declared: NodeOverview, running: Sequence[RunningJo
 
 def _without_job(one: NodeFacts, declared: NodeOverview) -> NodeOverview:
     """As thousands of them are in a large run, of which no job is read."""
+    if one.started_at is None and one.finished_at is None and one.error is None and declared.type:
+        return declared if one.state == declared.state else replace(declared, state=one.state)
     return NodeOverview(
         one.id,
         declared.type or "task",

@@ -18,7 +18,9 @@ from queue_workflows.repositories.sql.table import LONGEST_PAGE
 TIMES: Final = """
 WITH counted AS MATERIALIZED (
     SELECT count(*) AS jobs FROM (
-        SELECT FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid LIMIT %(limit)s::bigint
+        SELECT FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid
+        ORDER BY node_id, map_index
+        LIMIT %(limit)s::bigint
     ) AS few
 ), of_run AS MATERIALIZED (
     SELECT id, node_id, map_index, kind, queue, status, attempt, claimed_by, hold_reason, hold_key,

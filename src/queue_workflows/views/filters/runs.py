@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from queue_workflows.drawing.words import say_labels
-from queue_workflows.errors import FilterRefused
 from queue_workflows.repositories.runs.listing import RunFilter
-from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.states import RunStatus
 from queue_workflows.views.filters import spans
 from queue_workflows.views.filters.grammar import (
     joined,
     one_of,
+    one_run,
     one_span,
     one_value,
     quoted,
@@ -38,19 +35,10 @@ def run_filter(text: str) -> RunFilter:
         labels=labels_of(values("label")),
         status=one_of("status", values("status"), STATUSES),
         poisoned=one_of("poisoned", values("poisoned"), (_YES,)) is not None or None,
-        parent=_parent(values("parent")),
+        parent=one_run("parent", values("parent")),
         older_than_s=one_span("older", values("older")),
         newer_than_s=one_span("newer", values("newer")),
     )
-
-
-def _parent(values: Sequence[str]) -> uuid.UUID | None:
-    """The run that started those which are asked for."""
-    value = one_value("parent", values)
-    found = None if value is None else named_run(value)
-    if value is not None and found is None:
-        raise FilterRefused(f"parent {value!r:.80} is no run: give its whole id", word=f"parent:{value}")
-    return found
 
 
 def text_of(wanted: RunFilter) -> str:

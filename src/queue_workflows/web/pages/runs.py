@@ -91,8 +91,9 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
         command=show.command_of(run_id),
-        data=data | _part(look, run, view, shown.reader),
-        json=show.json_of(shown),
+        data=data | ({} if look.as_json else _part(look, run, view, shown.reader)),
+        # Of thousands of nodes it takes longer than the page.
+        json=None if look.as_json is False else show.json_of(shown),
         is_live=run.status not in RUN_TERMINAL,
     )
     return page, told
