@@ -169,6 +169,8 @@ def test_a_timeline_has_the_pauses_of_its_queues(conn: psycopg.Connection) -> No
     found = timeline.run_timeline(conn, run)
     said = [(one.queue, one.host_label, one.asked, one.actor, one.reason) for one in found.pauses]
     assert said == [("cpu", "*", "pause", "ada", "a deploy"), ("*", "h1", "off", "ann", None)]
+    assert timeline.said_of_pause(found.pauses[0]).startswith("queue cpu: the queue was paused by ada for ")
+    assert timeline.said_of_pause(found.pauses[1]).startswith("all queues: its workers on h1 were switched ")
     over, begun = conn.execute("SELECT at FROM audit_log WHERE actor = 'ann' ORDER BY id").fetchall()
     first, second = found.pauses
     assert (first.start, first.end) == (found.begin, over[0])

@@ -310,9 +310,18 @@ def _facts(row: Sequence[Any]) -> RunFacts:
 
 
 def _group(row: Sequence[Any]) -> OpenJobs:
-    node_id, kind, status, queue, hold_reason, count, *rest, has_more = row
+    node_id, kind, status, queue, hold_reason, count, first, since, expires_at, has_more = row
     return OpenJobs(
-        node_id, kind, JobStatus(status), queue, hold_reason, min(count, COUNTED), *rest, not has_more
+        node_id,
+        kind,
+        JobStatus(status),
+        queue,
+        hold_reason,
+        min(count, COUNTED),
+        first,
+        since,
+        expires_at,
+        counted=not has_more,
     )
 
 

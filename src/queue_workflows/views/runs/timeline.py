@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from queue_workflows.engine.explain.history import wishes_of
+from queue_workflows.drawing.words import say_span
+from queue_workflows.engine.explain.history import asked_of, wishes_of
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.states import DesiredState
 from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
 from queue_workflows.views.wait_bar import JobFacts, Segment, bar_of, layered
 
@@ -181,6 +183,15 @@ def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
         members=box.members,
         segments=tuple(segments),
     )
+
+
+def said_of_pause(pause: Pause) -> str:
+    """What was paused or switched off, by whose wish, and for how long of the run."""
+    what = asked_of(pause.host_label, DesiredState(pause.asked), past=True)
+    queues = "all queues" if pause.queue == "*" else f"queue {pause.queue}"
+    took = say_span((pause.end - pause.start).total_seconds())
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"{queues}: {what} by {pause.actor} for {took}{why}"
 
 
 def json_of(timeline: RunTimeline) -> dict[str, Any]:

@@ -111,8 +111,8 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         seen = seen if seen is run else redacted_run(seen, look.redaction)
         return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
-        found = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
-        return {"picture": timeline_picture(found, look.prefix)}
+        drawn = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
+        return {"picture": timeline_picture(drawn, look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run.id, after=after)

@@ -12,12 +12,10 @@ from queue_workflows.drawing.svg.grid import Column, draw_grid
 from queue_workflows.drawing.svg.model_map import Gpu, Machine, Model, draw_model_map
 from queue_workflows.drawing.svg.timeline import Band, Row, draw_timeline
 from queue_workflows.drawing.svg.wait_bar import draw_wait_bar
-from queue_workflows.drawing.words import say_span
-from queue_workflows.engine.explain.history import asked_of
-from queue_workflows.states import RUN_TERMINAL, DesiredState
+from queue_workflows.states import RUN_TERMINAL
 from queue_workflows.views.models import ModelMap, WarmWorker
 from queue_workflows.views.runs.graph import RunGraph
-from queue_workflows.views.runs.timeline import Bar, Pause, RunTimeline
+from queue_workflows.views.runs.timeline import Bar, RunTimeline, said_of_pause
 from queue_workflows.views.wait_bar import Segment
 from queue_workflows.views.workflows import WorkflowGrid
 
@@ -52,18 +50,9 @@ def timeline_picture(timeline: RunTimeline, prefix: str) -> Markup:
             end=timeline.end,
             is_over=timeline.status in RUN_TERMINAL,
             label="Timeline of the run",
-            bands=[Band(one.start, one.end, _said_of_pause(one)) for one in timeline.pauses],
+            bands=[Band(one.start, one.end, said_of_pause(one)) for one in timeline.pauses],
         )
     )
-
-
-def _said_of_pause(pause: Pause) -> str:
-    """Whose wish it was, and what it was about."""
-    what = asked_of(pause.host_label, DesiredState(pause.asked), past=True)
-    queues = "all queues" if pause.queue == "*" else f"queue {pause.queue}"
-    took = say_span((pause.end - pause.start).total_seconds())
-    why = f": {pause.reason}" if pause.reason else ""
-    return f"{queues}: {what} by {pause.actor} for {took}{why}"
 
 
 def wait_bar_picture(segments: Sequence[Segment], state: str) -> Markup:
