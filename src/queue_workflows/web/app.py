@@ -237,7 +237,7 @@ class Web:
                 return answers.refused(
                     self._frames.around(request, address), refusals.DENIED, wants_json=wants_json(request)
                 )
-            shown = await self._look(request, address)
+            shown = await self._look(request, address, as_json=as_json)
             if as_json:
                 return answers.as_json(self._redaction.document(shown.json))
             return answers.page(await self._frames.of(request, address, shown), shown)
@@ -281,7 +281,7 @@ class Web:
 
         async def render() -> str:
             try:
-                shown = await self._look(request, address)
+                shown = await self._look(request, address, as_json=False)
             except Exception as exc:
                 return _notice(refusals.refusal_of(exc))
             return render_live(shown.template, await self._frames.of(request, address, shown), shown.data)
@@ -291,7 +291,7 @@ class Web:
         body = events(self.hub.watching(key, user, render), refused=refused)
         return StreamingResponse(body, media_type="text/event-stream", headers=_STREAM)
 
-    async def _look(self, request: Request, address: Address) -> Shown:
+    async def _look(self, request: Request, address: Address, *, as_json: bool) -> Shown:
         parts = {name: str(value) for name, value in request.path_params.items()}
         words = words_of(request)
         settings = self.settings
@@ -307,6 +307,7 @@ class Web:
                     doctor=self._opened.last_report.report,
                     schema_refusal=self._opened.schema_refusal,
                     redaction=self._redaction,
+                    as_json=as_json,
                 )
             )
 

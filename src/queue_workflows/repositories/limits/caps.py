@@ -121,7 +121,7 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
     def effective(self, limit_key: str) -> ConcurrencyLimit | None:
         """The limit that holds for a key: its own, else the longest pattern's; None where nobody set one."""
         found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
-        return _with_exclusive(limit_key, found)
+        return in_force(found, limit_key)
 
     def held(self, limit_key: str) -> tuple[ConcurrencyLimit | None, list[LimitSlot]]:
         """What `effective` and `slots` say of a key, in one statement."""
@@ -130,7 +130,7 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
         caps = [row[:width] for row in rows[:1] if row[0] is not None]
         found = self._table.load(caps)[0] if caps else None
         slots = _SLOTS.load([row[width:] for row in rows if row[width] is not None])
-        return _with_exclusive(limit_key, found), sorted(slots, key=lambda one: one.slot)
+        return in_force(found, limit_key), sorted(slots, key=lambda one: one.slot)
 
     def slots(
         self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)
@@ -159,6 +159,15 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
     alist = awaitable(list)
 
 
+def in_force(found: ConcurrencyLimit | None, limit_key: str) -> ConcurrencyLimit | None:
+    """The limit that holds for a key of which this was `found`: what is exclusive never has more than one."""
+    if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
+        from queue_workflows.models import ConcurrencyLimit
+
+        return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
+    return found
+
+
 def cap_params(key_pattern: str, max_slots: int) -> dict[str, Any]:
     """A key and a cap that may be set for it, or the refusal."""
     if max_slots > 1 and key_pattern.startswith(check.EXCLUSIVE):
@@ -171,12 +180,3 @@ def cap_params(key_pattern: str, max_slots: int) -> dict[str, Any]:
         "key_pattern": check.key_pattern("key_pattern", key_pattern),
         "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
     }
-
-
-def _with_exclusive(limit_key: str, found: ConcurrencyLimit | None) -> ConcurrencyLimit | None:
-    """What was set for a key, or one slot for a key that is exclusive by its name."""
-    if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
-        from queue_workflows.models import ConcurrencyLimit
-
-        return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
-    return found

@@ -118,7 +118,7 @@ SELECT holder.* FROM ({ALL_HOLDERS}) AS holder
 """  # noqa: S608
     for name, sql in AT_WORK.items()
 }
-_LAST_POSITION: Final = 2**63 - 1
+LAST_POSITION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def _judged(family: Family, job: Job) -> tuple[str, dict[str, Any]]:
         "id": job.id,
         "queue": job.queue,
         "priorities": first,
-        "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
+        "before": [LAST_POSITION] * (len(first) - 1) + [job.position],
         "limit": COUNTED_AHEAD + 1,
     }
     if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
@@ -273,7 +273,7 @@ def _judged(family: Family, job: Job) -> tuple[str, dict[str, Any]]:
         return JUDGED_HOOK, params | of_hook
     if job.suspect:
         # All that is not suspect, and the suspects before it.
-        params |= {"priorities": list(PRIORITIES), "before": [_LAST_POSITION] * len(PRIORITIES)}
+        params |= {"priorities": list(PRIORITIES), "before": [LAST_POSITION] * len(PRIORITIES)}
         params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
         return JUDGED_SUSPECT[family.name], params
     return JUDGED[family.name], params

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import shlex
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from queue_workflows.drawing.words import say_span
+from queue_workflows.engine.explain.history import asked_of, wishes_of
+from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
+from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.states import DesiredState
 from queue_workflows.views.json_values import named, node_job
 from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
 from queue_workflows.views.wait_bar import Segment, bar_of, facts_of, layered
@@ -41,6 +46,19 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPause:
+    """A time of the run in which a queue of it, or its workers on one host, were paused or switched off."""
+
+    start: datetime
+    end: datetime
+    queue: str
+    host_label: str
+    asked: str
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunTimeline:
     """The bars of a run in the order in which they began, on one scale from `begin` to `end`."""
 
@@ -49,24 +67,41 @@ class RunTimeline:
     begin: datetime
     end: datetime
     bars: tuple[Bar, ...]
+    pauses: tuple[RunPause, ...]
 
 
-def run_timeline(conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None) -> RunTimeline:
+def run_timeline(
+    conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None, reader: RunReader | None = None
+) -> RunTimeline:
     """The run as it is now; `UnknownRun` if there is none. What was `seen` of it is not read again."""
-    run = all_nodes(conn, run_id, seen)
-    jobs = JobTimesRepository(conn).of_run(run_id, limit=MOST_JOBS + 1)
+    run = all_nodes(conn, run_id, seen, reader=reader)
+    jobs = JobTimesRepository(conn).of_run(run_id, most=MOST_JOBS)
     begin = run.started_at or run.created_at
-    if len(jobs) <= MOST_BARS:
-        bars = [_of_job(job, run) for job in jobs]
-    elif len(jobs) <= MOST_JOBS:
-        bars = _of_boxes(run, jobs)
-    else:
+    if jobs is None:
         bars = [_of_nodes(box, run) for box in graph_of(run, most=MOST_BARS).boxes if box.started_at]
+    elif len(jobs) <= MOST_BARS:
+        bars = [_of_job(job, run) for job in jobs]
+    else:
+        bars = _of_boxes(run, jobs)
     # Jobs that the host app inserts may be older than the start of their run.
     begin = min([begin, *(bar.segments[0].start for bar in bars)])
     end = max([begin, run.finished_at or run.at])
     bars.sort(key=lambda bar: _first_moment(bar.segments))
-    return RunTimeline(run.id, run.status, begin, end, tuple(bars))
+    queues = {job.queue for job in jobs or ()} | {node.queue for node in run.nodes if node.queue}
+    return RunTimeline(run.id, run.status, begin, end, tuple(bars), _pauses(conn, queues, begin, end))
+
+
+def _pauses(conn: Handle, queues: Collection[str], begin: datetime, end: datetime) -> tuple[RunPause, ...]:
+    """What was asked of the workers of these queues and held at some time of the span."""
+    entries = AuditRepository(conn).of_queues(queues, since=begin, until=end) if queues else []
+    found = []
+    for wish in wishes_of(entries):
+        start, over = max(begin, wish.set_by.at), min(end, wish.until or end)
+        if start < over:
+            host_label, _, queue = wish.set_by.subject_id.partition(" ")
+            asked, by = str(wish.asked), wish.set_by
+            found.append(RunPause(start, over, queue, host_label, asked, by.actor, by.reason))
+    return tuple(found)
 
 
 def _first_moment(segments: Sequence[Segment]) -> datetime:
@@ -101,7 +136,11 @@ def _of_boxes(run: RunOverview, jobs: Iterable[JobTimes]) -> list[Bar]:
     of_box: dict[str, list[Segment]] = {}
     for job in jobs:
         # A note is of one job, and would part what is alike.
-        parts = (replace(one, note="") for one in _segments(job, run) if one.kind != "ended")
+        parts = (
+            Segment(one.kind, one.start, one.end) if one.note else one
+            for one in _segments(job, run)
+            if one.kind != "ended"
+        )
         of_box.setdefault(box_of.get(job.node_id, job.node_id), []).extend(parts)
     bars = []
     for box in graph.boxes:
@@ -132,6 +171,15 @@ def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
         members=box.members,
         segments=tuple(segments),
     )
+
+
+def said_of_pause(pause: RunPause) -> str:
+    """What was paused or switched off, by whose wish, and for how long of the run."""
+    what = asked_of(pause.host_label, DesiredState(pause.asked), past=True)
+    queues = "all queues" if pause.queue == "*" else f"queue {pause.queue}"
+    took = say_span((pause.end - pause.start).total_seconds())
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"{queues}: {what} by {pause.actor} for {took}{why}"
 
 
 def json_of(timeline: RunTimeline) -> dict[str, Any]:
