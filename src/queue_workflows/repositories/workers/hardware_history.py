@@ -93,7 +93,7 @@ class HardwareHistoryRepository:
         self._sql.rows(KEEP, params)
 
     def readings(self, host_label: str = "*", *, within_s: float = KEPT_S) -> list[PastReading]:
-        """Those of a machine, `*` for any, that are no older; the oldest first."""
+        """The readings of a machine, `*` for any, that are no older; the oldest first."""
         params = {
             "host_label": check.text("host_label", host_label),
             "within_s": check.seconds("within_s", within_s),

@@ -119,9 +119,10 @@ class ActCalls:
                 _log.warning("refused %s to %r by a program: %s", act.name, user, texts.ACT_DENIED)
                 raise RequestRefused(403, texts.ACT_DENIED, advice=f"{act.name} {target}")
         settings = self._settings()
-        preview = await self._readers.ask(lambda conn: act.preview(conn, asked, settings))
+        seen = await self._readers.ask(lambda conn: act.preview(conn, asked, settings))
+        preview = redacted_preview(seen, self._redaction)
         if given.get("dry_run"):
-            return preview_json(redacted_preview(preview, self._redaction))
+            return preview_json(preview)
         reason = given.get("reason", "").strip()
         _check(preview, asked, reason)
         self._under_way.check_room()
