@@ -104,7 +104,7 @@ class JobLog:
     @_harmless
     def ended_one(self, held: HeldJob, ending: Ending, status: JobStatus | None) -> None:
         """One end was stored, and the job has become this, or None if its end was refused."""
-        # The guardian comes here as well, and what it ends must not wait for a line that the main thread is at.
+        # The guardian comes here too, and what it ends must not wait for a line that the main thread is at.
         if not self._guard.acquire(timeout=_LAST_LINE_S):
             return
         try:
