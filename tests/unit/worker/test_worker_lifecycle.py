@@ -12,6 +12,7 @@ import pytest
 
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
+from queue_workflows.repositories.claims.end import Ended
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 from queue_workflows.roles.worker.common.lifecycle import WorkerLifecycle, WorkerOptions
 from queue_workflows.roles.worker.single import Worker
@@ -124,8 +125,8 @@ def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: 
     parts.lifecycle.may_claim.return_value = True
     parts.lifecycle.must_ask.return_value = is_due
     claim_session = parts.worker_connection.claim_session.return_value
-    claim_session.end.return_value = SimpleNamespace(lost=[])
-    claim_session.end_and_claim.return_value = (SimpleNamespace(lost=[]), [])
+    claim_session.end.return_value = Ended()
+    claim_session.end_and_claim.return_value = (Ended(), [])
     assert Worker(parts)._end(held, MagicMock()) is None
     assert (claim_session.end.called, claim_session.end_and_claim.called) == (is_due, not is_due)
 

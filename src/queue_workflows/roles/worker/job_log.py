@@ -104,11 +104,16 @@ class JobLog:
     @_harmless
     def ended_one(self, held: HeldJob, ending: Ending, status: JobStatus | None) -> None:
         """One end was stored, and the job has become this, or None if its end was refused."""
-        with self._guard:
+        # The guardian comes here too, and what it ends must not wait for a line that the main thread is at.
+        if not self._guard.acquire(timeout=_LAST_LINE_S):
+            return
+        try:
             now = self._clock()
             self._turn_to(now)
             self._takes(1)
             self._end(held, ending, status, min(now, held.ended))
+        finally:
+            self._guard.release()
 
     def due_in(self, now: float) -> float:
         """In how many seconds something is to be said; infinite if nothing is."""

@@ -289,7 +289,8 @@ class EndAndClaim:
             self._marks.unsure()
         with self._guardian.claiming:
             self._guardian.exchange([], ended)
-        self._job_log.ended(ended, {each.fence.job_id: each.status for each in _endings_of(ended)})
+        statuses = {held.job.id: held.ending.status for held in ended if held.ending is not None}
+        self._job_log.ended(ended, statuses)
         self._guardian.jobs_done += sum([held.counts for held in ended])
 
 
