@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from queue_workflows.cli.shared.error_exit import in_one_line
-from queue_workflows.host.processes.tree_by_mark import LAUNCHER_PID
+from queue_workflows.host.processes.pid1 import LAUNCHER_PID
 from queue_workflows.roles.loop import Halt
 
 _LOOK_EVERY_S: Final = 0.5
