@@ -89,6 +89,8 @@ PLAIN: Final[dict[Any, Any]] = {
 FIELDS: Final[dict[str, Any]] = {
     "desired": DesiredState.PAUSE.value,
     "cached_models": ["text"],
+    # What a page goes on reading with; no part of an answer.
+    "reader": None,
     "HostReading.reading": {"machine": {}, "containers": None, "devices": [{"id": "text"}], "troubles": []},
 }
 
