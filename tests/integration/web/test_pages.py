@@ -132,6 +132,8 @@ MORE_STATEMENTS = {
     "/runs/{run}": 20,
     "/runs/{run}/explain": 25,
     "/runs/{run}/nodes/{node}": 12,
+    # On connections of its own, for a report that is shown to everybody for a while.
+    "/doctor": 60,
 }
 
 
