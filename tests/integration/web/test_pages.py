@@ -83,7 +83,7 @@ def test_a_page_is_few_statements(
     place = full.place(address.path)
     assert filled.get(place).status_code == 200
     asked = asked_by(lambda: filled.get(place), monkeypatch)
-    assert len(asked) <= 8, asked
+    assert len(asked) <= MORE_STATEMENTS.get(address.path, 8), asked
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,10 @@ def asked_by(look: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[s
         patched.setattr(psycopg.Cursor, "execute", counted)
         assert look().status_code == 200
     return asked
+
+
+# On connections of its own, for a report that is shown to everybody for a while.
+MORE_STATEMENTS = {"/doctor": 60}
 
 
 def command_of(html: str) -> str:

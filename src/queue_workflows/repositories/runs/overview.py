@@ -245,6 +245,13 @@ class OverviewRepository:
         """Nodes of a run without counters, from its jobs."""
         return _nodes(self._sql.rows(COUNTED_NODES, {"run_id": run_id, "most": most}))
 
+    def poisoned(self, run_id: uuid.UUID) -> list[PoisonedEvent]:
+        """Its events that were given up, the oldest first."""
+        return [
+            PoisonedEvent(*row)
+            for row in self._sql.rows(POISONED, {"run_id": run_id, "most": _MOST_POISONED})
+        ]
+
     def run_and_beside(self, run_id: uuid.UUID) -> tuple[RunFacts, BesideNodes] | None:
         """The run with what workers have of it now, the longest running first, and its events; or None."""
         read = read_together(self._conn, "workflow_runs", _WITH_BESIDE, {"run_id": run_id})
