@@ -60,7 +60,7 @@ class Statements:
             raise said from error
 
     async def awaited(self, flow: Callable[[], T]) -> T:
-        """What a verb of the repository returns, on a connection whose answers are awaited."""
+        """What a verb of the repository returns, on a connection that has to be awaited."""
         handle: Any = self._handle
         return await awaited(handle, lambda _: flow())
 

@@ -108,7 +108,7 @@ def database_of(handle: object) -> str | None:
     try:
         return _kind_of(handle).database(handle)
     except Exception:
-        # It is closed, or has several: whoever asks it finds that out.
+        # It is closed, or has several: a statement on it finds that out.
         return None
 
 
