@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from typing import Final
 from queue_workflows import clock as time
 from queue_workflows.db.doctor.findings import Report
 from queue_workflows.views.doctor import read_report
+
+_log = logging.getLogger(__name__)
 
 KEPT_FOR_S: Final = 10.0
 # One that is older than that, and not older than this, is shown while the next one is made.
@@ -53,9 +56,16 @@ class LastReport:
                 return last[1]
             if age_s < self._shown_for_s:
                 if not self._guard.locked():
-                    threading.Thread(target=self._made_after, args=[last], daemon=True).start()
+                    threading.Thread(target=self._made_beside, args=[last], daemon=True).start()
                 return replace(last[1], is_made_anew=True)
         return self._made_after(last)
+
+    def _made_beside(self, seen: tuple[float, DatedReport]) -> None:
+        """For nobody in particular: what asks when the last one is too old meets what is wrong."""
+        try:
+            self._made_after(seen)
+        except Exception:
+            _log.warning("the doctor's next report was not made", exc_info=True)
 
     def _made_after(self, seen: tuple[float, DatedReport] | None) -> DatedReport:
         with self._guard:
