@@ -98,7 +98,10 @@ class HardwareHistoryRepository:
             "host_label": check.text("host_label", host_label),
             "within_s": check.seconds("within_s", within_s),
         }
-        return [PastReading(*rest, json.loads(devices)) for *rest, devices in self._sql.rows(READ, params)]
+        return [
+            PastReading(host, at, age_s, cpu, used, total, json.loads(devices))
+            for host, at, age_s, cpu, used, total, devices in self._sql.rows(READ, params)
+        ]
 
     def forget(self, *, older_than_s: float) -> int:
         """Delete what is older, of machines that nobody looks at any more; how many."""
