@@ -211,7 +211,8 @@ def _parked(there: RunCircumstances, group: OpenJobs) -> Reason:
 
 def _at_work(there: RunCircumstances, known: Knowledge, group: OpenJobs) -> Iterator[Reason]:
     """The group, and what is true of its first job."""
-    data = {"node": group.node_id, "jobs": group.count, "queue": group.queue, "first": f"node:{group.first}"}
+    data: dict[str, Any] = {"node": group.node_id, "jobs": group.count}
+    data |= {"queue": group.queue, "first": f"node:{group.first}"} | ({} if group.counted else {"more": True})
     name = f"{_jobs_of(group)} on {group.queue} "
     yield Reason(f"jobs_{group.status}", name + ("are " if group.count > 1 else "is ") + group.status, data)
     circumstances = there.jobs.get(group.first)
@@ -224,7 +225,8 @@ def _at_work(there: RunCircumstances, known: Knowledge, group: OpenJobs) -> Iter
 
 
 def _jobs_of(group: OpenJobs) -> str:
-    return f"node {group.node_id}" + (f": {group.count:,} jobs" if group.count > 1 else "")
+    more = "" if group.counted else "+"
+    return f"node {group.node_id}" + (f": {group.count:,}{more} jobs" if group.count > 1 else "")
 
 
 def _waits_for_parents(graph: Graph, node: GraphNode, rows: Mapping[str, NodeRow]) -> Iterator[Reason]:

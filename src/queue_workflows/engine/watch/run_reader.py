@@ -5,21 +5,22 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.errors import DocumentError, UnknownRun
 from queue_workflows.repositories.runs.overview import (
+    BesideNodes,
     NodeFacts,
     OverviewRepository,
-    PoisonedEvent,
     RunFacts,
     RunningJob,
 )
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, JobStatus, NodeState
-from queue_workflows.workflow.document.load import BaseNode, Document, compiled, find_compiled
-from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.document.load import Document, compiled, find_compiled
+from queue_workflows.workflow.planning.graph import Graph, graph_of
 from queue_workflows.workflow.planning.progress import RunCounters, untouched
 
 # Of a larger document only what is active or failed is read, and the rest is counted.
@@ -40,6 +41,7 @@ class RunReader:
         self._brief_above = most_nodes if brief_above is None else brief_above
         self._size: int | None = None
         self._document: Document | None = None
+        self._last: tuple[RunFacts, BesideNodes] | None = None
 
     def look(self, conn: Handle) -> RunOverview:
         """The run as it is now; at one moment if the connection is in a REPEATABLE READ transaction."""
@@ -51,26 +53,51 @@ class RunReader:
             # A document that is known here already need not be unpacked there to be counted.
             known = find_compiled(run.spec_hash) if run.mode == "node" else None
             self._size = found.size(self._run_id) if known is None else len(known.nodes)
-        nodes = _nodes(run, self._document_of(found, run, self._size), *self._facts(found, run, self._size))
+        beside = found.beside(self._run_id)
+        self._last = run, beside
+        document = self._document_of(found, run, self._most_nodes)
+        facts = self._facts(found, run, self._size)
+        nodes = _nodes(run, document, facts, _by_node(beside.running))
         counts = _counts(run, self._size) if self._size > self._most_nodes else {}
-        return _overview(run, nodes, counts, found.events(self._run_id), found.poisoned(self._run_id))
+        return _overview(run, nodes, counts, beside)
 
-    def _facts(
-        self, found: OverviewRepository, run: RunFacts, size: int
-    ) -> tuple[Sequence[NodeFacts], Mapping[str, Sequence[RunningJob]]]:
-        running: dict[str, list[RunningJob]] = defaultdict(list)
-        for job in found.running(run.id):
-            running[job.node_id].append(job)
+    def look_closer(
+        self, conn: Handle, seen: RunOverview, *, most_nodes: int, brief_above: int
+    ) -> RunOverview:
+        """As it was `seen` last, with the nodes that were too many for that, if they are not for this."""
+        if self._last is None or self._size is None or not seen.counts or self._size > most_nodes:
+            return seen
+        run, beside = self._last
+        found = OverviewRepository(conn)
+        facts = (
+            found.counted_nodes(run.id, most=most_nodes)
+            if run.mode != "node"
+            else found.nodes(run.id, most=most_nodes, brief=self._size > brief_above)
+        )
+        document = self._document_of(found, run, most_nodes)
+        nodes = _nodes(run, document, facts, _by_node(beside.running))
+        return replace(seen, nodes=tuple(nodes), counts={})
+
+    def _facts(self, found: OverviewRepository, run: RunFacts, size: int) -> Sequence[NodeFacts]:
         if run.mode != "node":
-            return found.counted_nodes(run.id, most=self._most_nodes), running
+            return found.counted_nodes(run.id, most=self._most_nodes)
         if size > self._most_nodes:
-            return found.nodes(run.id, states=_TELLING, most=MOST_TELLING), running
-        return found.nodes(run.id, most=self._most_nodes, brief=size > self._brief_above), running
+            return found.nodes(run.id, states=_TELLING, most=MOST_TELLING)
+        return found.nodes(run.id, most=self._most_nodes, brief=size > self._brief_above)
 
-    def _document_of(self, found: OverviewRepository, run: RunFacts, size: int) -> Document | None:
-        if self._document is None and run.mode == "node" and size <= self._most_nodes:
+    def _document_of(self, found: OverviewRepository, run: RunFacts, most_nodes: int) -> Document | None:
+        if run.mode != "node" or self._size is None or self._size > most_nodes:
+            return None
+        if self._document is None:
             self._document = _document(found, run)
         return self._document
+
+
+def _by_node(running: Sequence[RunningJob]) -> Mapping[str, Sequence[RunningJob]]:
+    jobs: dict[str, list[RunningJob]] = defaultdict(list)
+    for job in running:
+        jobs[job.node_id].append(job)
+    return jobs
 
 
 def _document(found: OverviewRepository, run: RunFacts) -> Document | None:
@@ -85,8 +112,7 @@ def _overview(
     run: RunFacts,
     nodes: Sequence[NodeOverview],
     counts: Mapping[str, int],
-    events: int,
-    poisoned: Sequence[PoisonedEvent],
+    beside: BesideNodes,
 ) -> RunOverview:
     return RunOverview(
         id=run.id,
@@ -106,11 +132,11 @@ def _overview(
         counts=counts,
         hold=run.hold_reason,
         parent_run=run.parent_run_id,
-        events=events,
+        events=beside.events,
         poisoned=tuple(
             f"event {one.id} ({one.kind}{f' of {one.node_id}' if one.node_id else ''})"
             f" after {one.tries} tries: {one.error}"
-            for one in poisoned
+            for one in beside.poisoned
         ),
     )
 
@@ -136,39 +162,61 @@ def _nodes(
     running: Mapping[str, Sequence[RunningJob]],
 ) -> list[NodeOverview]:
     """In the order of the document; of a run without one, in that of its jobs."""
-    touched = {one.id: one for one in facts}
     if document is None:
-        return [_touched(one, None, (), running.get(one.id, ())) for one in facts]
-    graph = document.derived(graph_of)
-    stopping: Any = run.stopping
-    counters = RunCounters(run.nodes_left, run.nodes_active, run.nodes_failed, stopping)
+        return [_touched(one, _UNDECLARED, running.get(one.id, ())) for one in facts]
+    touched = {one.id: one for one in facts}
     nodes = []
-    for node in document.nodes:
-        parents = document.parents[node.id]
-        one = touched.get(node.id)
+    for declared in document.derived(_declared):
+        one = touched.get(declared.id)
         if one is not None:
-            nodes.append(_touched(one, node, parents, running.get(node.id, ())))
-            continue
-        given_up = run.status in RUN_TERMINAL
-        state = NodeState.CANCELLED if given_up else untouched(graph, counters, node.id).state
-        module, queue = getattr(node, "module", None), getattr(node, "queue", None)
-        nodes.append(NodeOverview(node.id, node.type, parents, state.value, module, queue))
+            nodes.append(_touched(one, declared, running.get(declared.id, ())))
+        elif run.status in RUN_TERMINAL:
+            nodes.append(replace(declared, state=NodeState.CANCELLED.value))
+        elif run.stopping is None:
+            nodes.append(declared)
+        else:
+            nodes.append(_given_up_or_waiting(declared, run, document.derived(graph_of)))
     return nodes
 
 
-def _touched(
-    one: NodeFacts, node: BaseNode | None, parents: tuple[str, ...], running: Sequence[RunningJob]
-) -> NodeOverview:
+def _declared(document: Document) -> tuple[NodeOverview, ...]:
+    """The nodes as they are before anything happens to them."""
+    return tuple(
+        NodeOverview(
+            node.id,
+            node.type,
+            document.parents[node.id],
+            NodeState.WAITING.value,
+            getattr(node, "module", None),
+            getattr(node, "queue", None),
+        )
+        for node in document.nodes
+    )
+
+
+# A node of which only jobs are known.
+_UNDECLARED: Final = NodeOverview("", "")
+
+
+def _given_up_or_waiting(declared: NodeOverview, run: RunFacts, graph: Graph) -> NodeOverview:
+    stopping: Any = run.stopping
+    counters = RunCounters(run.nodes_left, run.nodes_active, run.nodes_failed, stopping)
+    return replace(declared, state=untouched(graph, counters, declared.id).state.value)
+
+
+def _touched(one: NodeFacts, declared: NodeOverview, running: Sequence[RunningJob]) -> NodeOverview:
+    if one.kind is None and not one.mapped and not running:
+        return _without_job(one, declared)
     due = one.expires_at if one.status == JobStatus.AWAITING_INPUT else one.run_at
     is_due = one.status in (JobStatus.AWAITING_INPUT, JobStatus.SCHEDULED)
     hold = one.hold_reason if one.hold_key is None else f"{one.hold_reason} {one.hold_key}"
     return NodeOverview(
         id=one.id,
-        type=getattr(node, "type", None) or one.kind or "task",
-        parents=parents,
+        type=declared.type or one.kind or "task",
+        parents=declared.parents,
         state=_state(one, running),
-        module=getattr(node, "module", None) or one.module,
-        queue=getattr(node, "queue", None) or one.queue,
+        module=declared.module or one.module,
+        queue=declared.queue or one.queue,
         attempt=0 if one.mapped else one.attempt or 0,
         started_at=one.started_at,
         finished_at=one.finished_at,
@@ -179,6 +227,21 @@ def _touched(
         worker=None if one.mapped else one.claimed_by,
         error=_said(one.error) or (None if one.mapped else _said(one.job_error)),
         child_run=one.child_run,
+    )
+
+
+def _without_job(one: NodeFacts, declared: NodeOverview) -> NodeOverview:
+    """As thousands of them are in a large run, of which no job is read."""
+    return NodeOverview(
+        one.id,
+        declared.type or "task",
+        declared.parents,
+        one.state,
+        declared.module,
+        declared.queue,
+        started_at=one.started_at,
+        finished_at=one.finished_at,
+        error=_said(one.error),
     )
 
 

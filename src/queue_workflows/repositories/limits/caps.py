@@ -112,12 +112,7 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
 
     def effective(self, limit_key: str) -> ConcurrencyLimit | None:
         """The limit that holds for a key: its own, else the longest pattern's; None where nobody set one."""
-        found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
-        if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
-            from queue_workflows.models import ConcurrencyLimit
-
-            return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
-        return found
+        return in_force(self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)}), limit_key)
 
     def slots(
         self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)
@@ -138,6 +133,15 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
     def list(self, *, limit: int = 100, after: str | None = None) -> list[ConcurrencyLimit]:
         """Limits by key; `after` is the key that the page before ended with."""
         return self._page(Filters(), by="key_pattern", after=after, limit=limit, newest_first=False)
+
+
+def in_force(found: ConcurrencyLimit | None, limit_key: str) -> ConcurrencyLimit | None:
+    """The limit that holds for a key of which this was `found`: what is exclusive never has more than one."""
+    if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
+        from queue_workflows.models import ConcurrencyLimit
+
+        return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
+    return found
 
 
 def cap_params(key_pattern: str, max_slots: int) -> dict[str, Any]:

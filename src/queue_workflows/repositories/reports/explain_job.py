@@ -98,7 +98,7 @@ SELECT claimed_by, id, started_at FROM {table}
 WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
 ORDER BY started_at
 """)
-_LAST_POSITION: Final = 2**63 - 1
+LAST_POSITION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class ExplainingRepository:
         params: dict[str, Any] = {
             "queue": job.queue,
             "priorities": first,
-            "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
+            "before": [LAST_POSITION] * (len(first) - 1) + [job.position],
             "limit": COUNTED_AHEAD + 1,
         }
         statement = AHEAD[family.name]
@@ -217,7 +217,7 @@ class ExplainingRepository:
 
     def _ahead_of_suspect(self, sql: Statements, family: Family, job: Job, params: dict[str, Any]) -> int:
         """All that is not suspect, and the suspects before it."""
-        params |= {"priorities": list(PRIORITIES), "before": [_LAST_POSITION] * len(PRIORITIES)}
+        params |= {"priorities": list(PRIORITIES), "before": [LAST_POSITION] * len(PRIORITIES)}
         params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
         statements = AHEAD[family.name], SUSPECTS_AHEAD[family.name]
         ahead = sum(int(sql.rows(statement, params)[0][0]) for statement in statements)

@@ -13,28 +13,35 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.audit_log import OF_SUBJECT
+from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.reports.explain_run_jobs import RunJobsRepository
 from queue_workflows.repositories.runs.outbox import DUE
+from queue_workflows.repositories.runs.runs import FETCH_AGAIN
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.repositories.sql.table import Table
+from queue_workflows.repositories.sql.together import read_together
 from queue_workflows.states import JobStatus, NodeState, RunStatus
 
 if TYPE_CHECKING:
-    from queue_workflows.models import AuditLog
+    from queue_workflows.models import AuditLog, WorkflowRun
 
+_AUDIT: Final[Table[AuditLog]] = Table("audit_log")
+_RUNS: Final[Table[WorkflowRun]] = Table("workflow_runs")
 # The name under which an orchestrator's connections are known to the server.
 ORCHESTRATORS: Final = "qwf:orchestrator@%"
 # Groups of jobs beyond this many are not told one by one.
 MOST_GROUPS: Final = 20
 MOST_EVENTS: Final = 5
+# Open jobs of a run beyond this many in one status are not counted.
+COUNTED: Final = 100_000
 
 RUN: Final = """
 SELECT status, mode, workflow_name, priority, nodes_left, nodes_active, nodes_failed, stopping,
     cancel_requested_at, cancel_reason, parent_run_id, error::text, created_at, started_at, finished_at,
     hold_reason, statement_timestamp(),
     (SELECT count(DISTINCT pid) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name LIKE %(orchestrators)s::text)
+        WHERE datname = current_database() AND application_name LIKE %(orchestrators)s::text), spec_hash
 FROM workflow_runs WHERE id = %(run_id)s::uuid
 """
 # Of what the outbox has of a run: how much is due, since when, and when somebody asked for a cancel.
@@ -51,16 +58,39 @@ WHERE event.run_id = %(run_id)s::uuid AND event.tries > 0 AND event.kind <> 'run
 ORDER BY event.poisoned_at NULLS LAST, event.id
 LIMIT %(most)s::bigint
 """
-# Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about.
+# Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about. Each
+# status by itself, so that what is open is found by its own index where that is less than all jobs of the run.
+# open: no more of a status than are counted; last whether there are more.
 GROUPS: Final = """
-SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at)
-FROM workflow_node_jobs
-WHERE run_id = %(run_id)s::uuid AND status IN ('scheduled', 'queued', 'running', 'awaiting_input')
-    AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at),
+    sum(count(*)) OVER (PARTITION BY status) > {counted}
+FROM (
+    (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'scheduled'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    ) UNION ALL (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'queued'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    ) UNION ALL (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'running'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    ) UNION ALL (
+        SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND status = 'awaiting_input'
+            AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        LIMIT {counted} + 1
+    )
+) AS open
 GROUP BY node_id, kind, status, queue, hold_reason
 ORDER BY min(id)
 LIMIT %(most)s::bigint
-"""
+""".replace("{counted}", str(COUNTED))
 CHILDREN: Final = """
 SELECT DISTINCT ON (parent_node_job_id) parent_node_job_id, id, status FROM workflow_runs
 WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::bigint[])
@@ -89,6 +119,20 @@ SELECT node_id, state, parents_left, jobs_attempted, error::text, finished_at FR
 WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(nodes)s::text[])
 """
 
+_MOST_ACTS: Final = 100
+# All that is read of the run itself; of its row without its document and what it was given, which may be large.
+_READS: Final = {
+    "run": RUN,
+    "outbox": OUTBOX,
+    "groups": GROUPS,
+    "failing": FAILING.replace("%(most)s", "%(most_events)s"),
+    "tree": TREE,
+    "done_to_it": OF_SUBJECT,
+    "row": FETCH_AGAIN.replace("workflow_runs.inputs::text AS inputs", "'{}' AS inputs").replace(
+        "workflow_runs.outputs::text AS outputs", "NULL AS outputs"
+    ),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
@@ -112,6 +156,7 @@ class RunFacts:
     hold_reason: str | None
     now: datetime
     orchestrators: int
+    spec_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +174,10 @@ class FailingEvent:
 
 @dataclass(frozen=True, slots=True)
 class OpenJobs:
-    """Open jobs of a node that are alike; `first` of them, and since when it is so."""
+    """Open jobs of a node that are alike; `first` of them, and since when it is so.
+
+    If not all are `counted`, there are more.
+    """
 
     node_id: str
     kind: str
@@ -140,6 +188,7 @@ class OpenJobs:
     first: int
     since: datetime
     expires_at: datetime | None
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,30 +249,40 @@ class RunExplainingRepository:
 
     def circumstances(self, run_id: uuid.UUID, *, node_id: str | None = None) -> RunCircumstances | None:
         """What there is to know about a run, or about one node of it; None where there is no such run."""
-        params = {"run_id": run_id, "node_id": node_id, "most": MOST_GROUPS}
-        rows = self._sql.rows(RUN, params | {"orchestrators": ORCHESTRATORS})
-        if not rows:
-            return None
-        due, due_since, cancel_asked_at = self._sql.rows(OUTBOX, params)[0]
-        groups = [_group(row) for row in self._sql.rows(GROUPS, params)]
-        explaining = ExplainingRepository(self._conn)
-        found = {
-            group.first: explaining.circumstances(NODE, group.first)
-            for group in groups
-            if group.status is not JobStatus.AWAITING_INPUT
+        params = {
+            "run_id": run_id,
+            "node_id": node_id,
+            "most": MOST_GROUPS,
+            "most_events": MOST_EVENTS,
+            "orchestrators": ORCHESTRATORS,
+            "kind": "run",
+            "id": run_id,
+            "limit": _MOST_ACTS,
         }
+        read = read_together(self._conn, "workflow_runs", _READS, params)
+        if not read["run"]:
+            return None
+        due, due_since, cancel_asked_at = read["outbox"][0]
+        groups = [_group(row) for row in read["groups"]]
+        at_work = [group for group in groups if group.status is not JobStatus.AWAITING_INPUT]
+        (row,) = _RUNS.load(read["row"])
         return RunCircumstances(
             run_id=run_id,
-            run=_facts(rows[0]),
+            run=_facts(read["run"][0]),
             due=due,
             due_since=due_since,
             cancel_asked_at=cancel_asked_at,
-            failing=[FailingEvent(*row) for row in self._sql.rows(FAILING, params | {"most": MOST_EVENTS})],
+            failing=[FailingEvent(*row) for row in read["failing"]],
             groups=groups,
-            jobs={job_id: there for job_id, there in found.items() if there is not None},
+            jobs=RunJobsRepository(self._conn).circumstances(
+                row,
+                [group.first for group in at_work],
+                queues={group.queue for group in at_work},
+                alone=[group.first for group in at_work if group.count == 1],
+            ),
             children=self._children(run_id, groups),
-            tree=TreeFacts(*self._sql.rows(TREE, {"run_id": run_id})[0]),
-            done_to_it=AuditRepository(self._conn).of("run", str(run_id)),
+            tree=TreeFacts(*read["tree"][0]),
+            done_to_it=_AUDIT.load(read["done_to_it"]),
         )
 
     def nodes(self, run_id: uuid.UUID, node_ids: Sequence[str]) -> dict[str, NodeRow]:
@@ -251,8 +310,10 @@ def _facts(row: Sequence[Any]) -> RunFacts:
 
 
 def _group(row: Sequence[Any]) -> OpenJobs:
-    node_id, kind, status, *rest = row
-    return OpenJobs(node_id, kind, JobStatus(status), *rest)
+    node_id, kind, status, queue, hold_reason, count, *rest, has_more = row
+    return OpenJobs(
+        node_id, kind, JobStatus(status), queue, hold_reason, min(count, COUNTED), *rest, not has_more
+    )
 
 
 def _loaded(text: str | None) -> Any:

@@ -12,25 +12,30 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
-# of_run: no more jobs than that, by the index of their nodes. Of their errors the attempt, the worker and the
-# moment alone.
+# counted: how many there are, to the bound. of_run: the jobs, by the index of their nodes, or none where there
+# are too many. Of their errors the attempt, the worker and the moment alone. The count comes with each row,
+# and alone where there is none.
 TIMES: Final = """
-WITH of_run AS MATERIALIZED (
+WITH counted AS MATERIALIZED (
+    SELECT count(*) AS jobs FROM (
+        SELECT FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid LIMIT %(limit)s::bigint
+    ) AS few
+), of_run AS MATERIALIZED (
     SELECT id, node_id, map_index, kind, queue, status, attempt, claimed_by, hold_reason, hold_key,
         past_holds, errors, run_at, created_at, started_at, finished_at
     FROM workflow_node_jobs
-    WHERE run_id = %(run_id)s::uuid
+    WHERE run_id = %(run_id)s::uuid AND (SELECT jobs FROM counted) < %(limit)s::bigint
     ORDER BY node_id, map_index
     LIMIT %(limit)s::bigint
 )
-SELECT id, node_id, map_index, kind, queue, status, attempt, claimed_by, hold_reason, hold_key,
+SELECT counted.jobs, id, node_id, map_index, kind, queue, status, attempt, claimed_by, hold_reason, hold_key,
     COALESCE(past_holds::text, '[]'), (
         SELECT COALESCE(json_agg(json_build_object(
             'at', entry -> 'at', 'attempt', entry -> 'attempt', 'kind', entry -> 'kind',
             'worker_id', entry -> 'worker_id'
         )), '[]')::text FROM jsonb_array_elements(errors) AS entry
     ), run_at, created_at, started_at, finished_at
-FROM of_run
+FROM counted LEFT JOIN of_run ON true
 ORDER BY created_at, id
 """
 
@@ -63,12 +68,16 @@ class JobTimesRepository:
     def __init__(self, conn: Handle) -> None:
         self._sql = Statements(conn, "workflow_node_jobs")
 
-    def of_run(self, run_id: uuid.UUID, *, limit: int) -> list[JobTimes]:
-        """At most so many jobs of a run, the oldest first; of a run with more, those of some nodes."""
-        params = {"run_id": run_id, "limit": check.whole("limit", limit, 1, LONGEST_PAGE)}
+    def of_run(self, run_id: uuid.UUID, *, most: int) -> list[JobTimes] | None:
+        """The jobs of a run, the oldest first; None if there are more than that, and none of them is read."""
+        params = {"run_id": run_id, "limit": check.whole("most", most, 1, LONGEST_PAGE) + 1}
         names = [one.name for one in fields(JobTimes)]
         times = []
-        for row in self._sql.rows(TIMES, params):
+        for jobs, *row in self._sql.rows(TIMES, params):
+            if jobs > most:
+                return None
+            if row[0] is None:
+                break
             values = dict(zip(names, row, strict=True))
             holds, errors = json.loads(values["past_holds"]), json.loads(values["errors"])
             times.append(JobTimes(**values | {"past_holds": holds, "errors": errors}))

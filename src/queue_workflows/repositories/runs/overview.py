@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
+from queue_workflows.repositories.sql.together import read_together
 
 RUN: Final = """
 SELECT id, workflow_name, mode, spec_hash, status, statement_timestamp(), created_at, started_at, finished_at,
@@ -25,8 +26,7 @@ SELECT CASE jsonb_typeof(spec -> 'nodes') WHEN 'array' THEN jsonb_array_length(s
 FROM workflow_runs WHERE id = %(run_id)s::uuid
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
-# job: the one job of a node without elements; in brief only of those that are at something. child: the run
-# that it stands for, the latest of them.
+# job: the one job of a node without elements. child: the run that it stands for, the latest of them.
 NODES: Final = """
 SELECT node.node_id, node.state, node.mapped, node.jobs_total, node.jobs_completed, node.jobs_skipped,
     node.jobs_failed, node.jobs_cancelled, node.error::text, node.started_at, node.finished_at, job.kind,
@@ -38,7 +38,7 @@ LEFT JOIN LATERAL (
         expires_at, errors -> -1 AS error
     FROM workflow_node_jobs AS job
     WHERE job.run_id = node.run_id AND job.node_id = node.node_id AND job.map_index = -1
-        AND node.state <> 'waiting' AND (node.state = 'active' OR NOT %(brief)s::boolean)
+        AND node.state <> 'waiting'
     LIMIT 1
 ) AS job ON true
 LEFT JOIN LATERAL (
@@ -51,6 +51,17 @@ WHERE node.run_id = %(run_id)s::uuid AND (%(states)s::text[] IS NULL OR node.sta
 ORDER BY node.started_at, node.node_id
 LIMIT %(most)s::bigint
 """
+# In brief: those that are at something as above, the others without their jobs.
+NODES_IN_BRIEF: Final = """
+(
+    SELECT node_id, state, mapped, jobs_total, jobs_completed, jobs_skipped, jobs_failed, jobs_cancelled,
+        error::text, started_at, finished_at, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer,
+        NULL::text, NULL::text, NULL::text, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::uuid
+    FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND state <> 'active'
+    LIMIT %(most)s::bigint
+) UNION ALL (
+{active})
+""".replace("{active}", NODES.replace("%(states)s::text[]", "ARRAY['active']"))
 # Nodes of a run for which the host app inserts the jobs: there are no counters, so the jobs are counted.
 COUNTED_NODES: Final = """
 SELECT node_id,
@@ -96,6 +107,13 @@ LEFT JOIN workflow_node_jobs AS job ON job.id = event.node_job_id
 WHERE event.run_id = %(run_id)s::uuid AND event.poisoned_at IS NOT NULL
 ORDER BY event.id LIMIT %(most)s::bigint
 """
+_MOST_EVENTS: Final = 1000
+_MOST_POISONED: Final = 10
+_BESIDE: Final = {
+    "running": RUNNING,
+    "events": EVENTS.replace("%(most)s", str(_MOST_EVENTS)),
+    "poisoned": POISONED.replace("%(most)s", str(_MOST_POISONED)),
+}
 
 
 class RunFacts(NamedTuple):
@@ -174,10 +192,23 @@ class PoisonedEvent(NamedTuple):
     poisoned_at: datetime
 
 
+class BesideNodes(NamedTuple):
+    """What there is of a run beside its nodes: the jobs that workers have, and its events.
+
+    `events` are those that nobody has acted on, to a bound; `poisoned` those that were given up, the oldest
+    first.
+    """
+
+    running: list[RunningJob]
+    events: int
+    poisoned: list[PoisonedEvent]
+
+
 class OverviewRepository:
     """Reads what is known of one run, on the caller's connection; changes nothing."""
 
     def __init__(self, conn: Handle) -> None:
+        self._conn = conn
         self._sql = Statements(conn, "workflow_runs")
 
     def run(self, run_id: uuid.UUID) -> RunFacts | None:
@@ -212,33 +243,30 @@ class OverviewRepository:
 
         In brief without the jobs of nodes that are over, which is a tenth of the work for thousands of them.
         """
-        params = {"run_id": run_id, "states": states, "most": most, "brief": brief}
-        return _nodes(self._sql.rows(NODES, params))
+        params = {"run_id": run_id, "states": states, "most": most}
+        return _nodes(self._sql.rows(NODES_IN_BRIEF if brief else NODES, params))
 
     def counted_nodes(self, run_id: uuid.UUID, *, most: int = 10_000) -> list[NodeFacts]:
         """Nodes of a run without counters, from its jobs."""
         return _nodes(self._sql.rows(COUNTED_NODES, {"run_id": run_id, "most": most}))
 
-    def running(self, run_id: uuid.UUID) -> list[RunningJob]:
-        """The run's jobs that a worker has, the longest running first."""
-        rows = self._sql.rows(RUNNING, {"run_id": run_id})
-        jobs = (RunningJob(*row) for row in rows)
-        return [job._replace(progress=_loaded(job.progress) or {}) for job in jobs]
-
-    def events(self, run_id: uuid.UUID, *, most: int = 1000) -> int:
-        """How many of its events nobody has acted on, counted up to a bound."""
-        return int(self._sql.rows(EVENTS, {"run_id": run_id, "most": most})[0][0])
-
-    def poisoned(self, run_id: uuid.UUID, *, most: int = 10) -> list[PoisonedEvent]:
-        """The run's events that were given up, the oldest first."""
-        rows = self._sql.rows(POISONED, {"run_id": run_id, "most": most})
-        return [PoisonedEvent(*row) for row in rows]
+    def beside(self, run_id: uuid.UUID) -> BesideNodes:
+        """What workers have of it now, the longest running first, and its events, in one statement."""
+        read = read_together(self._conn, "workflow_runs", _BESIDE, {"run_id": run_id})
+        jobs = (RunningJob(*row) for row in read["running"])
+        return BesideNodes(
+            running=[job._replace(progress=_loaded(job.progress) or {}) for job in jobs],
+            events=int(read["events"][0][0]),
+            poisoned=[PoisonedEvent(*row) for row in read["poisoned"]],
+        )
 
 
 def _nodes(rows: Rows) -> list[NodeFacts]:
     return [
-        facts._replace(error=_loaded(facts.error), job_error=_loaded(facts.job_error))
-        for facts in (NodeFacts(*row) for row in rows)
+        facts
+        if facts.error is None and facts.job_error is None
+        else facts._replace(error=_loaded(facts.error), job_error=_loaded(facts.job_error))
+        for facts in map(NodeFacts._make, rows)
     ]
 
 

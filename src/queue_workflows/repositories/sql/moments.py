@@ -32,6 +32,7 @@ def moment_of(text: str) -> datetime:
 def read_all_moments(cursor: psycopg.Cursor[Any]) -> None:
     """Have this cursor read every moment there can be."""
     cursor.adapters.register_loader(_TYPE, _Moment)
+    cursor.adapters.register_loader(_TYPE, _BinaryMoment)
 
 
 class _Moment(Loader):
@@ -49,3 +50,21 @@ class _Moment(Loader):
         except psycopg.DataError:
             text = bytes(data).decode()
             return FIRST if text.startswith("-") or text.endswith("BC") else LAST
+
+
+class _BinaryMoment(Loader):
+    """As `_Moment`, of what the server sends in the binary format: microseconds since 2000, with a sign."""
+
+    format = Format.BINARY
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        usual = psycopg.adapters.get_loader(oid, Format.BINARY)
+        assert usual is not None  # noqa: S101 - the driver has one for each type of its own
+        self._usual = usual(oid, context)
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return self._usual.load(data)  # type: ignore[no-any-return]
+        except psycopg.DataError:
+            return FIRST if bytes(data)[0] & 0x80 else LAST

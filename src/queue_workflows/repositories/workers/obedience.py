@@ -48,6 +48,7 @@ STANDING: Final = _STANDING.replace(
     """(%(host_label)s::text = '*' OR worker.host_label = %(host_label)s::text)
     AND (%(queue)s::text = '*' OR worker.queue = %(queue)s::text)""",
 )
+STANDING_OF_QUEUES: Final = _STANDING.replace("{these}", "worker.queue = ANY (%(queues)s::text[])")
 STANDING_OF: Final = _STANDING.replace("{these}", "worker.worker_id = %(worker_id)s::text")
 
 _DONE_AS: Final = {DesiredState.PAUSE: WorkerState.PAUSED, DesiredState.OFF: WorkerState.PARKED}

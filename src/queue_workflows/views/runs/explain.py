@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from queue_workflows.engine.explain.job import Explanation, Knowledge
 from queue_workflows.engine.explain.run import explain_node, explain_run
@@ -13,18 +14,22 @@ from queue_workflows.errors import UnknownNode, UnknownRun
 from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
 from queue_workflows.repositories.sql.connection import Handle
-from queue_workflows.workflow.document.load import compiled
-from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.document.load import compiled, find_compiled
+from queue_workflows.workflow.planning.graph import Graph, graph_of
+
+if TYPE_CHECKING:
+    from queue_workflows.models import AuditLog
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRun:
-    """The explanation, and what it is of; `node` None is the run as a whole."""
+    """The explanation, and what it is of; `node` None is the run as a whole. `acts` are those on the run."""
 
     run_id: uuid.UUID
     status: str
     node: str | None
     told: Explanation
+    acts: Sequence[AuditLog] = ()
 
 
 def explained_run(
@@ -37,14 +42,23 @@ def explained_run(
         raise UnknownRun(run_id)
     status = there.run.status
     if node is None:
-        return ExplainedRun(run_id, status, None, explain_run(there, known))
-    stored = SteeringRepository(conn).stored(run_id, lock=False)
-    graph = compiled(stored.spec, stored.spec_hash).derived(graph_of) if stored is not None else None
+        return ExplainedRun(run_id, status, None, explain_run(there, known), there.done_to_it)
+    graph = _graph_of(conn, run_id, there.run.spec_hash)
     if graph is None or node not in graph.nodes:
         raise UnknownNode(run_id, node)
     shape = graph.nodes[node]
     rows = repository.nodes(run_id, [node, *shape.parents])
-    return ExplainedRun(run_id, status, node, explain_node(there, known, graph, shape, rows))
+    told = explain_node(there, known, graph, shape, rows)
+    return ExplainedRun(run_id, status, node, told, there.done_to_it)
+
+
+def _graph_of(conn: Handle, run_id: uuid.UUID, spec_hash: str) -> Graph | None:
+    """Of the run's document, which is read only if it is not known here."""
+    known = find_compiled(spec_hash)
+    if known is not None:
+        return known.derived(graph_of)
+    stored = SteeringRepository(conn).stored(run_id, lock=False)
+    return None if stored is None else compiled(stored.spec, stored.spec_hash).derived(graph_of)
 
 
 def json_of(explained: ExplainedRun) -> dict[str, Any]:

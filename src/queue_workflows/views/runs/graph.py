@@ -12,6 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import lru_cache
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.drawing.fold import Folded, boxes
@@ -33,6 +35,7 @@ _TELLING: Final = (
     *("failed", "awaiting_input", "running", "active", "scheduled", "queued", "waiting", "cancelled"),
     *("completed", "skipped"),
 )
+_PLACES: Final = {state: place for place, state in enumerate(_TELLING)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,17 @@ def run_graph(conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = Non
     return graph_of(all_nodes(conn, run_id, seen))
 
 
-def all_nodes(conn: Handle, run_id: uuid.UUID, seen: RunOverview | None = None) -> RunOverview:
-    """The run with more of its nodes than are listed elsewhere; as it was `seen` if all were there."""
+def all_nodes(
+    conn: Handle, run_id: uuid.UUID, seen: RunOverview | None = None, *, reader: RunReader | None = None
+) -> RunOverview:
+    """The run with more of its nodes than are listed elsewhere; as it was `seen` if all were there.
+
+    The `reader` that has seen it just now reads nothing but the nodes.
+    """
     if seen is not None and not seen.counts:
         return seen
+    if seen is not None and reader is not None:
+        return reader.look_closer(conn, seen, most_nodes=MOST_NODES, brief_above=BRIEF_ABOVE)
     return RunReader(run_id, most_nodes=MOST_NODES, brief_above=BRIEF_ABOVE).look(conn)
 
 
@@ -87,20 +97,7 @@ def graph_of(run: RunOverview, *, few: int = ALL_SHOWN, most: int = MOST_BOXES) 
 
 def folded_nodes(run: RunOverview, *, few: int = ALL_SHOWN, most: int = MOST_BOXES) -> Folded:
     """Which nodes share a box, by the first of them."""
-    known = {node.id for node in run.nodes}
-    return _folded(
-        tuple(
-            _Shape(
-                node.id,
-                tuple(parent for parent in node.parents if parent in known and parent != node.id),
-                node.type,
-                (node.module, node.queue),
-            )
-            for node in run.nodes
-        ),
-        few,
-        most,
-    )
+    return _folded(tuple(map(_SHAPE_OF, run.nodes)), few, most)
 
 
 class _Shape(NamedTuple):
@@ -109,16 +106,28 @@ class _Shape(NamedTuple):
     id: str
     parents: tuple[str, ...]
     type: str
-    kind: Hashable
+    module: str | None
+    queue: str | None
+
+    @property
+    def kind(self) -> Hashable:
+        return self[2:]
+
+
+# Plain tuples: a large run is drawn again and again, and has thousands.
+_SHAPE_OF: Final = attrgetter(*_Shape._fields)
 
 
 # A run is drawn again whenever something happens in it, and folds as before.
 @lru_cache(maxsize=64)
-def _folded(shapes: tuple[_Shape, ...], few: int, most: int) -> Folded:
-    by_id = {shape.id: shape for shape in shapes}
+def _folded(shapes: tuple[tuple[Any, ...], ...], few: int, most: int) -> Folded:
+    by_id = {shape.id: shape for shape in map(_Shape._make, shapes)}
     return boxes(
-        {shape.id: shape.parents for shape in shapes},
-        kind=lambda node: by_id[node][2:],
+        {
+            shape.id: [parent for parent in shape.parents if parent in by_id and parent != shape.id]
+            for shape in by_id.values()
+        },
+        kind=lambda node: by_id[node].kind,
         coarser=lambda node: by_id[node].type,
         few=few,
         most=most,
@@ -145,7 +154,7 @@ def _box(members: Sequence[NodeOverview], at: datetime) -> Box:
         note=note_of(first, at) if is_one else "",
         started_at=min(started, default=None),
         finished_at=max(finished, default=None) if len(finished) == len(members) else None,
-        named=tuple(node.id for node in sorted(members, key=_place)[:_NAMED]),
+        named=tuple(node.id for node in nsmallest(_NAMED, members, key=_place)),
     )
 
 
@@ -155,12 +164,8 @@ def _place(node: NodeOverview) -> int:
 
 def _counts(members: Sequence[NodeOverview]) -> dict[str, int]:
     """By state, in the order in which they are looked for: of elements if there are some, else of nodes."""
-    counts: Counter[str] = Counter()
-    for node in members:
-        elements = node.elements
-        if elements is None:
-            counts[node.state] += 1
-            continue
+    counts = Counter(node.state for node in members if node.elements is None)
+    for elements in (node.elements for node in members if node.elements is not None):
         for state in ("completed", "skipped", "failed", "cancelled", "running"):
             counts[state] += getattr(elements, state)
         counts["waiting"] += max(0, elements.total - elements.ended - elements.running)
@@ -168,7 +173,7 @@ def _counts(members: Sequence[NodeOverview]) -> dict[str, int]:
 
 
 def _order(state: str) -> int:
-    return _TELLING.index(state) if state in _TELLING else len(_TELLING)
+    return _PLACES.get(state, len(_PLACES))
 
 
 def _counted(state: str, count: int) -> Box:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,12 +25,17 @@ class ShownRun:
 
     run: RunOverview
     audit: tuple[AuditLog, ...]
+    # What has read it, and can look closer.
+    reader: RunReader
 
 
-def shown_run(conn: Handle, run_id: uuid.UUID) -> ShownRun:
-    """The run as it is now; `UnknownRun` if there is none."""
-    seen = RunReader(run_id).look(conn)
-    return ShownRun(seen, tuple(AuditRepository(conn).of("run", str(run_id))))
+def shown_run(conn: Handle, run_id: uuid.UUID, *, acts: Sequence[AuditLog] | None = None) -> ShownRun:
+    """The run as it is now; `UnknownRun` if there is none. The acts on it are read unless they are known."""
+    reader = RunReader(run_id)
+    seen = reader.look(conn)
+    if acts is None:
+        acts = AuditRepository(conn).of("run", str(run_id))
+    return ShownRun(seen, tuple(acts), reader)
 
 
 def json_of(shown: ShownRun) -> dict[str, Any]:

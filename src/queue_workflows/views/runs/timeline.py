@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
 from queue_workflows.repositories.sql.connection import Handle
@@ -50,17 +51,19 @@ class RunTimeline:
     bars: tuple[Bar, ...]
 
 
-def run_timeline(conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None) -> RunTimeline:
+def run_timeline(
+    conn: Handle, run_id: uuid.UUID, *, seen: RunOverview | None = None, reader: RunReader | None = None
+) -> RunTimeline:
     """The run as it is now; `UnknownRun` if there is none. What was `seen` of it is not read again."""
-    run = all_nodes(conn, run_id, seen)
-    jobs = JobTimesRepository(conn).of_run(run_id, limit=MOST_JOBS + 1)
+    run = all_nodes(conn, run_id, seen, reader=reader)
+    jobs = JobTimesRepository(conn).of_run(run_id, most=MOST_JOBS)
     begin = run.started_at or run.created_at
-    if len(jobs) <= MOST_BARS:
-        bars = [_of_job(job, run) for job in jobs]
-    elif len(jobs) <= MOST_JOBS:
-        bars = _of_boxes(run, jobs)
-    else:
+    if jobs is None:
         bars = [_of_nodes(box, run) for box in graph_of(run, most=MOST_BARS).boxes if box.started_at]
+    elif len(jobs) <= MOST_BARS:
+        bars = [_of_job(job, run) for job in jobs]
+    else:
+        bars = _of_boxes(run, jobs)
     # Jobs that the host app inserts may be older than the start of their run.
     begin = min([begin, *(bar.segments[0].start for bar in bars)])
     end = max([begin, run.finished_at or run.at])

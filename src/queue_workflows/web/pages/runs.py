@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import PayloadError
 from queue_workflows.states import RUN_TERMINAL, JobStatus
@@ -55,8 +56,8 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
     view = look.word("view", "graph")
     if view not in VIEWS:
         raise PayloadError(f"view takes one of {', '.join(VIEWS)}", path="view")
-    shown = show.shown_run(look.conn, run_id)
     told = _explained(look, run_id, node_id)
+    shown = show.shown_run(look.conn, run_id, acts=told.acts)
     run = redacted_run(shown.run, look.redaction)
     shown = replace(shown, run=replace(shown.run, poisoned=run.poisoned))
     data = {
@@ -77,7 +78,7 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
         command=show.command_of(run_id),
-        data=data | _part(look, run, view),
+        data=data | _part(look, run, view, shown.reader),
         json=show.json_of(shown),
         is_live=run.status not in RUN_TERMINAL,
     )
@@ -89,13 +90,15 @@ def _explained(look: Look, run_id: uuid.UUID, node_id: str | None) -> explain.Ex
     return replace(told, told=redacted_explanation(told.told, look.redaction))
 
 
-def _part(look: Look, run: RunOverview, view: str) -> dict[str, object]:
+def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[str, object]:
     """What only one of the views needs."""
     if view == "graph":
-        seen = redacted_run(graph.all_nodes(look.conn, run.id, run), look.redaction) if run.counts else run
+        seen = graph.all_nodes(look.conn, run.id, run, reader=reader)
+        seen = seen if seen is run else redacted_run(seen, look.redaction)
         return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
-        return {"picture": timeline_picture(timeline.run_timeline(look.conn, run.id, seen=run), look.prefix)}
+        found = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
+        return {"picture": timeline_picture(found, look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run.id, after=after)
