@@ -16,6 +16,7 @@ import psycopg
 from bench.harness.figures import Figure, percentile
 from bench.harness.servers import cpu_s
 from queue_workflows.web import Web, create_app
+from queue_workflows.web.serving import freeze_what_is_loaded
 
 USER: Final = "ada"
 BOUND_MS: Final = 100.0
@@ -53,6 +54,8 @@ class Seen:
 def open_page(dsn: str) -> Iterator[Web]:
     """The app for one user who may look at all."""
     app = create_app(dsn, authorize=lambda _user, _verb, _target: True, user=lambda _request: USER)
+    # As `qwf web` does.
+    freeze_what_is_loaded()
     try:
         yield app
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,25 @@ SELECT DISTINCT ON (subject_id) {columns} FROM audit_log
 WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (%(queue)s::text, '*')
     AND at < %(before)s::timestamptz
 ORDER BY subject_id, id DESC
+""")
+# Of some queues at once: what was asked last of each host and queue before a span of time, and within it.
+OF_QUEUES: Final = _TABLE.sql("""
+SELECT {columns} FROM (
+    (
+        SELECT DISTINCT ON (subject_id) * FROM audit_log
+        WHERE subject_kind = 'worker_control'
+            AND split_part(subject_id, ' ', 2) = ANY (ARRAY['*'] || %(queues)s::text[])
+            AND at < %(since)s::timestamptz
+        ORDER BY subject_id, id DESC
+    ) UNION ALL (
+        SELECT * FROM audit_log
+        WHERE subject_kind = 'worker_control'
+            AND split_part(subject_id, ' ', 2) = ANY (ARRAY['*'] || %(queues)s::text[])
+            AND at BETWEEN %(since)s::timestamptz AND %(until)s::timestamptz
+        ORDER BY id DESC LIMIT %(limit)s::bigint
+    )
+) AS audit_log
+ORDER BY id
 """)
 # looked: the latest entries before one, of one thing if that is asked for, a bounded number. found: those of
 # them that match, one more than a page holds. The end of the look comes with each row, and alone where none
@@ -100,6 +120,21 @@ class AuditRepository(Repository["AuditLog"]):
     def of_queue_last(self, queue: str, *, before: datetime) -> list[AuditLog]:
         """What was asked last of the workers of a queue before a moment, of each host that was named."""
         return self._all(OF_QUEUE_LAST, {"queue": queue, "before": check.moment_or_none("before", before)})
+
+    def of_queues(
+        self, queues: Collection[str], *, since: datetime, until: datetime, limit: int = 100
+    ) -> list[AuditLog]:
+        """What held for workers of some queues when a span of time began, and what was asked within it.
+
+        On any host, the oldest first; of what was asked within it the latest.
+        """
+        params = {
+            "queues": sorted(queues),
+            "since": check.moment_or_none("since", since),
+            "until": check.moment_or_none("until", until),
+            "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
+        }
+        return self._all(OF_QUEUES, params)
 
     def page(
         self,

@@ -268,7 +268,7 @@ class Web:
                 return answers.refused(
                     self._frame(request, address), refusals.DENIED, wants_json=_wants_json(request)
                 )
-            shown = await self._look(request, address)
+            shown = await self._look(request, address, as_json=as_json)
             if as_json:
                 return answers.as_json(self._redaction.document(shown.json))
             return answers.page(await self._framed(request, address, shown), shown)
@@ -308,7 +308,7 @@ class Web:
 
         async def render() -> str:
             try:
-                shown = await self._look(request, address)
+                shown = await self._look(request, address, as_json=False)
             except Exception as exc:
                 return _notice(refusals.refusal_of(exc))
             return render_live(shown.template, await self._framed(request, address, shown), shown.data)
@@ -318,7 +318,7 @@ class Web:
         body = events(self.hub.watching(key, user, render), may_watch=may_watch)
         return StreamingResponse(body, media_type="text/event-stream", headers=_STREAM)
 
-    async def _look(self, request: Request, address: Address) -> Shown:
+    async def _look(self, request: Request, address: Address, *, as_json: bool) -> Shown:
         parts = {name: str(value) for name, value in request.path_params.items()}
         words = _words(request)
         settings = self.settings
@@ -334,6 +334,7 @@ class Web:
                     dsn=self._opened.dsn,
                     schema_refusal=self._opened.schema_refusal,
                     redaction=self._redaction,
+                    as_json=as_json,
                 )
             )
 

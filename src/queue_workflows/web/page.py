@@ -33,6 +33,8 @@ class Look:
     dsn: str | None = None
     schema_refusal: Callable[[], str | None] = lambda: None
     redaction: Redaction = field(default_factory=Redaction)
+    # Whether its data alone is wanted, for a program, or else the page alone; None where both may be.
+    as_json: bool | None = None
 
     def word(self, name: str, default: str = "") -> str:
         """A word behind the address; an empty one is none."""

@@ -196,7 +196,7 @@ def test_where_says_the_options_of_runs_in_one_text(qwf, conn):
     rest = qwf("list", "--limit", "1", "--before", str(second).replace("-", ""))
     assert rest.stdout.splitlines()[1].split()[0] == str(first)
     assert qwf("list", "--where", "lable:x=y", status=2).stderr == (
-        "qwf: no filter 'lable': one of workflow, label, status, poisoned, older, newer\n"
+        "qwf: no filter 'lable': one of workflow, label, status, poisoned, parent, older, newer\n"
     )
     assert "differently" in qwf("cancel", "--where", "workflow:a", "--workflow", "b", status=2).stderr
     assert json.loads(qwf("cancel", "--where", "label:customer=ann", "--yes", "--json").stdout) == {

@@ -1,4 +1,4 @@
-"""The jobs that a run waits for are explained together as each is by itself, by a fixed number of statements."""
+"""The jobs that a run waits for are explained together as each is by itself, in a few statements."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ KNOWN = Knowledge(stale_s=30.0, poll_s=1.0, schema=None, yield_s=60.0)
 # What of a job is told of it alone, and not of the others of its group.
 ITS_OWN = {"behind", "next", "suspect", "waited", "was_held", "progress"}
 # By node, what its job is in.
+LANED = "status = 'scheduled', hold_reason = 'limit_full', hold_key = 'host:a', limit_key = 'host:a'"
 STATES = {
     "next": "priority = 9",
     "behind": "priority = 1",
@@ -39,9 +40,9 @@ STATES = {
     "later": "status = 'scheduled', run_at = now() + interval '1 h'",
     "due": "status = 'scheduled', run_at = now() - interval '1 h'",
     "retried": "status = 'scheduled', attempt = 1, failures = 1, run_at = now() + interval '1 h',"
-    ' errors = \'[{"at": "2026-01-01T00:00:00+00:00", "attempt": 1, "kind": "exception", "message": "dry"}]\'',
-    "laned": "status = 'scheduled', hold_reason = 'limit_full', hold_key = 'host:a', limit_key = 'host:a'",
-    "laned_too": "status = 'scheduled', hold_reason = 'limit_full', hold_key = 'host:a', limit_key = 'host:a'",
+    ' errors = \'[{"at": "2026-01-01T00:00:00+00:00", "attempt": 1, "kind": "exception"}]\'',
+    "laned": LANED,
+    "laned_too": LANED,
     "limited": "limit_key = 'host:b'",
     "exclusive": "limit_key = 'exclusive:c'",
     "locked": "status = 'scheduled', hold_reason = 'host_lock', hold_key = 'dev', host_lock = 'dev'",
@@ -95,8 +96,9 @@ def _around(connection: psycopg.Connection) -> None:
         " VALUES ('host:a', 0, 'ingest', 1, 1, 'w', now() + interval '1 h')"
     )
     connection.execute(
-        "INSERT INTO ingest_jobs (task_name, queue, status, host_lock, claimed_by, started_at, lease_expires_at,"
-        " attempt) VALUES ('t', 'load', 'running', 'elsewhere:dev', 'w', now(), now() + interval '1 h', 1)"
+        "INSERT INTO ingest_jobs (task_name, queue, status, host_lock, claimed_by, started_at,"
+        " lease_expires_at, attempt)"
+        " VALUES ('t', 'load', 'running', 'elsewhere:dev', 'w', now(), now() + interval '1 h', 1)"
     )
 
 

@@ -12,12 +12,15 @@ from support.rows.jobs import CLEAR
 from support.rows.plans import explain, rows_read
 from support.rows.runs import dispatcher, settle, start
 
+from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.repositories.hooks import records as record_rows
 from queue_workflows.repositories.hooks.records import HookRecordRepository
-from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
+from queue_workflows.repositories.reports import explain_run
+from queue_workflows.repositories.reports.explain_run import COUNTED, RunExplainingRepository
 from queue_workflows.repositories.runs import elements as element_rows
 from queue_workflows.repositories.runs import job_times
 from queue_workflows.repositories.runs.elements import MOST_LOOKED_AT, NodeElementRepository
+from queue_workflows.views.runs.explain import explained_run
 
 DRAW = {"name": "film", "nodes": [{"id": "draw", "module": "m"}]}
 MANY = 100_000
@@ -78,6 +81,40 @@ def test_a_timeline_reads_a_bounded_number_of_jobs(
     plan = explain(connection, mode, job_times.TIMES, {"run_id": run, "limit": 2_001})
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
     assert rows_read(plan, "workflow_node_jobs") <= 2_001
+
+
+def test_open_jobs_are_counted_without_those_that_are_over(
+    crowded: tuple[psycopg.Connection, uuid.UUID],
+) -> None:
+    """By their own indexes, where a run has many that are over."""
+    connection, run = crowded
+    params = {"run_id": run, "node_id": "draw", "most": 20}
+    plan = explain(connection, "force_custom_plan", explain_run.GROUPS, params)
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}
+    assert rows_read(plan, "workflow_node_jobs") <= 10
+
+
+def test_more_open_jobs_than_are_counted_are_so_many_and_more(qwf_dsn: str) -> None:
+    """A count is exact to its bound; the commands and the page say where there are more."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        run = start(connection, DRAW)
+        connection.execute(
+            "INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, run_at)"
+            " SELECT %s, 'draw', n, 'cpu', 'scheduled', now() + interval '1 h'"
+            " FROM generate_series(0, %s) AS n",
+            [run, COUNTED],
+        )
+        told = explained_run(connection, run, Knowledge(stale_s=30.0, poll_s=1.0)).told
+        connection.execute("DELETE FROM workflow_node_jobs WHERE map_index = %s", [COUNTED])
+        exact = explained_run(connection, run, Knowledge(stale_s=30.0, poll_s=1.0)).told
+        connection.execute(CLEAR)
+    (reason,) = (one for one in told.reasons if one.code == "jobs_scheduled")
+    assert reason.text == "node draw: 100,000+ jobs on cpu are scheduled"
+    assert (reason.data["jobs"], reason.data["more"]) == (COUNTED, True)
+    (reason,) = (one for one in exact.reasons if one.code == "jobs_scheduled")
+    assert reason.text == "node draw: 100,000 jobs on cpu are scheduled"
+    assert "more" not in reason.data
 
 
 def test_explaining_a_run_does_not_read_its_document(qwf_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from support.rows.runs import dispatcher, run_through, settle, start
 from queue_workflows.engine.runs.verbs import submit_input
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
+from queue_workflows.repositories import WorkerControlRepository
 from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.views.filters.runs import run_filter
 from queue_workflows.views.hooks import records
@@ -151,6 +152,30 @@ def test_a_timeline_has_a_bar_for_each_job(conn: psycopg.Connection) -> None:
     run_through(conn, dispatcher(conn), lambda _job: {})
     *_, approve = timeline.run_timeline(conn, asking).bars
     assert (approve.node, approve.index, kinds(approve)) == ("approve", None, ["parents", "parked"])
+
+
+def test_a_timeline_has_the_pauses_of_its_queues(conn: psycopg.Connection) -> None:
+    """Those that held during the run, of its queues, as far as they did; on one host or on all."""
+    wishes = WorkerControlRepository(conn)
+    conn.execute("TRUNCATE worker_control, audit_log")
+    wishes.set("*", "cpu", "pause", actor="ada", reason="a deploy")
+    wishes.set("*", "gpu", "off", actor="ada")
+    conn.execute("UPDATE audit_log SET at = at - interval '1 day'")
+    run = start(conn, DRAW)
+    settle(dispatcher(conn))
+    wishes.clear("*", "cpu", actor="ann")
+    wishes.set("h1", "*", "off", actor="ann")
+    run_through(conn, dispatcher(conn), lambda _job: {})
+    found = timeline.run_timeline(conn, run)
+    said = [(one.queue, one.host_label, one.asked, one.actor, one.reason) for one in found.pauses]
+    assert said == [("cpu", "*", "pause", "ada", "a deploy"), ("*", "h1", "off", "ann", None)]
+    assert timeline.said_of_pause(found.pauses[0]).startswith("queue cpu: the queue was paused by ada for ")
+    assert timeline.said_of_pause(found.pauses[1]).startswith("all queues: its workers on h1 were switched ")
+    over, begun = conn.execute("SELECT at FROM audit_log WHERE actor = 'ann' ORDER BY id").fetchall()
+    first, second = found.pauses
+    assert (first.start, first.end) == (found.begin, over[0])
+    assert (second.start, second.end) == (begun[0], found.end)
+    conn.execute("TRUNCATE worker_control, audit_log")
 
 
 @pytest.mark.parametrize("elements", [250, 2_500])

@@ -92,16 +92,13 @@ def test_a_page_is_few_statements(
     assert len(asked) <= most, asked
 
 
-# A job's page has its row, its audit log and all circumstances of its explanation, a run's its nodes as well.
+# A job's page has its row, its audit log and all circumstances of its explanation.
 # A queue's has its counts in both families, its workers, and the limits and locks of what comes next.
 MORE_STATEMENTS = {
     "/queues": 14,
     "/queues/{queue}": 18,
     "/jobs/{job}": 14,
     "/jobs/{job}/explain": 14,
-    "/runs/{run}": 20,
-    "/runs/{run}/explain": 25,
-    "/runs/{run}/nodes/{node}": 12,
     # On a connection of its own, which nothing waits for.
     "/doctor": 60,
 }

@@ -16,7 +16,7 @@ from queue_workflows.drawing.svg.gauges import counts_bar, gauge
 from queue_workflows.drawing.svg.grid import MOST_NODES, MOST_RUNS, Column, draw_grid
 from queue_workflows.drawing.svg.segments import Segment
 from queue_workflows.drawing.svg.ticks import ticks
-from queue_workflows.drawing.svg.timeline import MOST_ROWS, Row, draw_timeline
+from queue_workflows.drawing.svg.timeline import MOST_BANDS, MOST_ROWS, Band, Row, draw_timeline
 from queue_workflows.drawing.svg.wait_bar import draw_wait_bar
 
 Bars = list[tuple[str, float, float]]
@@ -111,6 +111,19 @@ def test_a_timeline_puts_rows_on_one_axis() -> None:
         *("0s", "15s", "30s", "45s", "1m", "1m 15s", "1m 30s"),
         *("plan", "1m 30s", "moment", "0.0s", "never", None),
     ]
+
+
+def test_a_timeline_has_bands_behind_its_rows() -> None:
+    """From where to where on the axis, with what was then to be read, and hatched as a pause in a bar is."""
+    band = Band(at(25), at(75), "queue cpu: <b>was paused")
+    svg = draw_timeline([Row("a", "running", pieces(""))], begin=at(0), end=at(100), bands=[band])
+    (drawn,) = (one for one in bars(svg) if "band" in one[0])
+    assert drawn == ("seg band", pytest.approx(23 + 69 / 4), pytest.approx(23 + 69 * 3 / 4))
+    group = next(one for one in ET.fromstring(svg).iter("g") if one.get("class") == "tone-hold")
+    assert [one.text for one in group.iter("title")] == ["queue cpu: <b>was paused"]
+    assert svg.index("seg band") < svg.index("seg tone-idle")
+    many = draw_timeline([], begin=at(0), end=at(9), bands=[band] * (MOST_BANDS + 9))
+    assert len([css for css, _, _ in bars(many)]) == MOST_BANDS
 
 
 def test_a_timeline_has_a_bound() -> None:

@@ -51,6 +51,7 @@ RUN_FILTERS = st.builds(
     poisoned=st.none() | st.just(True),
     older_than_s=st.none() | SPANS,
     newer_than_s=st.none() | SPANS,
+    parent=st.none() | st.uuids(),
 )
 
 
@@ -83,6 +84,7 @@ def test_a_filter_of_jobs_is_read(text: str, wanted: JobFilter) -> None:
         ("workflow:film status:failed", RunFilter(workflow="film", status=("failed",))),
         ('label:customer="Acme Inc" label:size:=3', RunFilter(labels={"customer": "Acme Inc", "size": 3})),
         ("poisoned:yes newer:1d", RunFilter(poisoned=True, newer_than_s=86_400.0)),
+        (f"parent:{RUN} status:queued", RunFilter(parent=RUN, status=("queued",))),
     ],
 )
 def test_a_filter_of_runs_is_read(text: str, wanted: RunFilter) -> None:
@@ -121,6 +123,7 @@ def test_a_typo_is_named_with_what_is_possible(text: str) -> None:
         ("label:a=1 label:a=2", "label 'a' is given twice"),
         ("status:scheduled", "status 'scheduled': one of " + ", ".join(status.value for status in RunStatus)),
         ("poisoned:no", "poisoned 'no': one of yes"),
+        ("parent:7", "parent '7' is no run's id: write all of it, as `qwf run list` shows it"),
     ],
 )
 def test_a_typo_of_a_filter_of_runs(text: str, said: str) -> None:

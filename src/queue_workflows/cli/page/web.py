@@ -84,7 +84,7 @@ def web(
     from queue_workflows.roles.loop import Halt, Waiter
 
     check_installed()
-    from queue_workflows.web.serving import served_page
+    from queue_workflows.web.serving import freeze_what_is_loaded, served_page
 
     mcp_acts = _mcp_acts(acts) if has_mcp or acts else None
     log_to_stderr(debug=invocation.debug)
@@ -103,6 +103,7 @@ def web(
             mcp_acts=mcp_acts,
         ) as served,
     ):
+        freeze_what_is_loaded()
         halt = Halt(waiter.ring)
         with halt.on_signals():
             click.echo(served.first_url)
@@ -125,7 +126,7 @@ def page_beside(
         yield None
         return
     from queue_workflows.config import effective_settings
-    from queue_workflows.web.serving import PORT, served_page
+    from queue_workflows.web.serving import PORT, freeze_what_is_loaded, served_page
 
     settings, user = effective_settings(), asking_user()
     with ExitStack() as until_the_end:
@@ -143,6 +144,7 @@ def page_beside(
                 raise
             page = served_page(database, user=user, settings=settings, port=0, keeps_key=keeps_key)
             served = until_the_end.enter_context(page)
+        freeze_what_is_loaded()
         yield served
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--status", type=statuses, multiple=True, help="In this status; may be repeated."),
         click.option("--poisoned", is_flag=True, help="With events that were given up."),
+        click.option("--parent", type=click.UUID, metavar="RUN", help="Started by this run."),
         click.option("--older-than", type=span, metavar="SPAN", help="Started at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Started at most so long ago."),
         click.option(
@@ -57,6 +59,7 @@ def filter_of(
     label: Sequence[str],
     status: Sequence[str],
     poisoned: bool,
+    parent: uuid.UUID | None,
     older_than: float | None,
     newer_than: float | None,
     where: str | None,
@@ -67,6 +70,7 @@ def filter_of(
         labels=pairs("--label", label) or None,
         status=tuple(status) or None,
         poisoned=poisoned or None,
+        parent=parent,
         older_than_s=older_than,
         newer_than_s=newer_than,
     )

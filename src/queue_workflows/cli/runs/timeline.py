@@ -10,6 +10,7 @@ from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing import timeline as drawing
 from queue_workflows.drawing.terminal import stdout_terminal
+from queue_workflows.drawing.words import on_one_line
 from queue_workflows.views.runs import timeline as times
 
 
@@ -31,6 +32,8 @@ def timeline(invocation: Invocation, *, run_name: str, ascii_only: bool, as_json
     terminal = stdout_terminal(ascii_only=ascii_only)
     for line in drawing.draw_timeline([_drawn(bar) for bar in found.bars], terminal):
         click.echo(line)
+    for pause in found.pauses:
+        click.echo(terminal.glyphs(on_one_line(times.said_of_pause(pause))))
     if not found.bars:
         say("nothing of it has begun")
 

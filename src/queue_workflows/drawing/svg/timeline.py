@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
+from queue_workflows.drawing.svg.hatches import look_of_segment, paint_of
 from queue_workflows.drawing.svg.icons import icon_at
 from queue_workflows.drawing.svg.looks import look_of, word_of
 from queue_workflows.drawing.svg.markup import fitted, linked, number_of, percent_of, picture, titled
 from queue_workflows.drawing.svg.segments import Axis, Spanned, rectangles
-from queue_workflows.drawing.svg.ticks import ticks
+from queue_workflows.drawing.svg.ticks import share_of, ticks
 from queue_workflows.drawing.words import say_span
 
 MOST_ROWS: Final = 400
+MOST_BANDS: Final = 50
 _ROW: Final = 24
 _HEAD: Final = 24
 _BAR: Final = 14
@@ -22,6 +24,7 @@ _BAR: Final = 14
 _LEFT: Final = 0.23
 _WIDTH: Final = 0.69
 _NAME_ROOM: Final = 232
+_THINNEST: Final = 0.003
 
 
 class Barred(Protocol):
@@ -53,20 +56,44 @@ class Row:
     depth: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A span of time behind all rows, and what was then."""
+
+    start: datetime
+    end: datetime
+    words: str
+
+
 def draw_timeline(
-    rows: Sequence[Barred], *, begin: datetime, end: datetime, is_over: bool = True, label: str = "Timeline"
+    rows: Sequence[Barred],
+    *,
+    begin: datetime,
+    end: datetime,
+    is_over: bool = True,
+    label: str = "Timeline",
+    bands: Sequence[Band] = (),
 ) -> str:
-    """The first MOST_ROWS rows in their order; `end` is now unless it `is_over`."""
+    """The first MOST_ROWS rows in their order, before bands; `end` is now unless it `is_over`."""
     shown = rows[:MOST_ROWS]
     axis = Axis(begin, max(end, begin + timedelta(milliseconds=1)), _LEFT, _WIDTH)
     height = _HEAD + _ROW * len(shown)
-    inner = _axis(axis, height)
+    inner = "".join(_band(band, axis, height) for band in bands[:MOST_BANDS]) + _axis(axis, height)
     for number, row in enumerate(shown):
         inner += _row(row, axis, _HEAD + number * _ROW)
     if not is_over:
         at = axis.at(1)
         inner += f'<line class="now" x1="{at}" x2="{at}" y1="{_HEAD - 4}" y2="{height}"/>'
     return picture(inner, label=label, css="timeline", size=f' height="{height}"', links=True)
+
+
+def _band(band: Band, axis: Axis, height: int) -> str:
+    """Hatched above the rows as a pause is in a bar, and tinted behind them."""
+    begin, end = (share_of(at, axis.begin, axis.end) for at in (band.start, band.end))
+    place = f'x="{axis.at(begin)}" width="{percent_of(max(_THINNEST, end - begin) * axis.width)}"'
+    tinted = f'<rect class="soft" {place} y="{_HEAD - 4}" height="{height - _HEAD + 4}"/>'
+    hatched = f'<rect class="seg band" {place} y="{_HEAD - 6}" height="6"{paint_of("paused")}/>'
+    return f'<g class="{look_of_segment("paused").css}">{titled(band.words)}{tinted}{hatched}</g>'
 
 
 def _axis(axis: Axis, height: int) -> str:

@@ -172,13 +172,16 @@ def _claimable_since(there: Circumstances) -> tuple[datetime, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class Wish:
+    """What was asked of workers, by which entry of the log, and until when it held; None if it goes on."""
+
     asked: DesiredState
     set_by: AuditLog
     until: datetime | None
 
     @property
     def host_label(self) -> str:
+        """The host that it is about, `*` for any."""
         return self.set_by.subject_id.partition(" ")[0]
 
 
@@ -199,15 +202,15 @@ def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None,
             yield wish.set_by.at, wish.until, f"{ASKED[wish.asked]} by {wish.set_by.actor}"
 
 
-def _felt(there: Circumstances) -> Iterator[_Wish]:
+def _felt(there: Circumstances) -> Iterator[Wish]:
     """The wishes that held at some time while the job waited."""
     until = waited_until(there.job) or there.now
-    for wish in _wishes([*there.asked_before, *there.asked_of_queue]):
+    for wish in wishes_of([*there.asked_before, *there.asked_of_queue]):
         if wish.set_by.at < until and (wish.until is None or wish.until > there.job.created_at):
             yield wish
 
 
-def _wishes(entries: Iterable[AuditLog]) -> list[_Wish]:
+def wishes_of(entries: Iterable[AuditLog]) -> list[Wish]:
     """Each wish with its end: when it was replaced, taken back, or lapsed; None if it goes on."""
     of_subject: dict[str, list[AuditLog]] = {}
     for entry in sorted(entries, key=lambda entry: entry.id):
@@ -221,5 +224,5 @@ def _wishes(entries: Iterable[AuditLog]) -> list[_Wish]:
             lapses = change.details.get("expires_at")
             over = [datetime.fromisoformat(lapses)] if lapses else []
             over += [following.at] if following else []
-            wishes.append(_Wish(asked, change, min(over, default=None)))
+            wishes.append(Wish(asked, change, min(over, default=None)))
     return sorted(wishes, key=lambda wish: wish.set_by.at)

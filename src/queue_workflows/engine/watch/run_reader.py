@@ -46,15 +46,14 @@ class RunReader:
     def look(self, conn: Handle) -> RunOverview:
         """The run as it is now; at one moment if the connection is in a REPEATABLE READ transaction."""
         found = OverviewRepository(conn)
-        run = found.run(self._run_id)
-        if run is None:
+        self._last = found.run_and_beside(self._run_id)
+        if self._last is None:
             raise UnknownRun(self._run_id)
+        run, beside = self._last
         if self._size is None:
             # A document that is known here already need not be unpacked there to be counted.
             known = find_compiled(run.spec_hash) if run.mode == "node" else None
             self._size = found.size(self._run_id) if known is None else len(known.nodes)
-        beside = found.beside(self._run_id)
-        self._last = run, beside
         document = self._document_of(found, run, self._most_nodes)
         facts = self._facts(found, run, self._size)
         nodes = _nodes(run, document, facts, _by_node(beside.running))
@@ -232,6 +231,8 @@ def _touched(one: NodeFacts, declared: NodeOverview, running: Sequence[RunningJo
 
 def _without_job(one: NodeFacts, declared: NodeOverview) -> NodeOverview:
     """As thousands of them are in a large run, of which no job is read."""
+    if one.started_at is None and one.finished_at is None and one.error is None and declared.type:
+        return declared if one.state == declared.state else replace(declared, state=one.state)
     return NodeOverview(
         one.id,
         declared.type or "task",

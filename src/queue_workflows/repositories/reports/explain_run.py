@@ -59,7 +59,7 @@ ORDER BY event.poisoned_at NULLS LAST, event.id
 LIMIT %(most)s::bigint
 """
 # Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about. Each
-# status by itself, so that what is open is found by its own index where that is less than all jobs of the run.
+# status by itself, so that what is open is found by an index of its own, where that has fewer.
 # open: no more of a status than are counted; last whether there are more.
 GROUPS: Final = """
 SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at),
@@ -120,7 +120,7 @@ WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(nodes)s::text[])
 """
 
 _MOST_ACTS: Final = 100
-# All that is read of the run itself; of its row without its document and what it was given, which may be large.
+# All that is read of the run itself; of its row not its document or what it was given, which may be large.
 _READS: Final = {
     "run": RUN,
     "outbox": OUTBOX,
@@ -310,9 +310,18 @@ def _facts(row: Sequence[Any]) -> RunFacts:
 
 
 def _group(row: Sequence[Any]) -> OpenJobs:
-    node_id, kind, status, queue, hold_reason, count, *rest, has_more = row
+    node_id, kind, status, queue, hold_reason, count, first, since, expires_at, has_more = row
     return OpenJobs(
-        node_id, kind, JobStatus(status), queue, hold_reason, min(count, COUNTED), *rest, not has_more
+        node_id,
+        kind,
+        JobStatus(status),
+        queue,
+        hold_reason,
+        min(count, COUNTED),
+        first,
+        since,
+        expires_at,
+        counted=not has_more,
     )
 
 

@@ -1,14 +1,13 @@
 """The circumstances of several jobs of one run, in as many statements for twenty of them as for one.
 
-What `explain_job` asks of a job is asked of each by the same words; what concerns a queue, of each queue once.
+What `explain_job` asks of one job is asked of each; what concerns a queue is asked of each queue once.
 Nothing is read that would only be told in the history of a job.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,7 +119,8 @@ AT_WORK_IN_QUEUES: Final = AT_WORK[NODE.name].replace(
     "ARRAY(SELECT worker_id FROM worker_heartbeats WHERE queue = ANY (%(queues)s::text[]))",
 )
 BLOCKING_QUEUES: Final = BLOCKING.replace(
-    "queue IN (%(queue)s::text, '*') OR %(queue)s::text = '*'", "queue = '*' OR queue = ANY (%(queues)s::text[])"
+    "queue IN (%(queue)s::text, '*') OR %(queue)s::text = '*'",
+    "queue = '*' OR queue = ANY (%(queues)s::text[])",
 ).replace("%(host_label)s::text", "'*'")
 
 
@@ -238,7 +238,9 @@ class RunJobsRepository:
         }
         read = read_together(self._conn, NODE.table, reads, params)
         of_queues = _OfQueues(
-            standings(read["workers"]), [AtWork(*row) for row in read["at_work"]], _WISHES.load(read["wishes"])
+            standings(read["workers"]),
+            [AtWork(*row) for row in read["at_work"]],
+            _WISHES.load(read["wishes"]),
         )
         jobs = {job.id: job for job in _JOBS.load([row[:-4] for row in read["jobs"]])}
         ahead = {job_id: min(int(count), COUNTED_AHEAD + 1) for job_id, count in read["ahead"]}
@@ -277,6 +279,9 @@ def _by_job(rows: Rows) -> Mapping[int, list[AuditLog]]:
     return entries
 
 
+_OF_KEYS: Final = {"caps": EFFECTIVE_OF_EACH, "slots": SLOTS_OF_KEYS, "lanes": BEFORE_EACH_IN_LANE}
+
+
 class _Rare:
     """What only few jobs wait for: limits, programs and locks, read for all of them at once, if for any."""
 
@@ -286,9 +291,9 @@ class _Rare:
         keys = {job.limit_key for job in waiting if job.limit_key is not None}
         programs = {waited_for(job.hold_key) for job in waiting if _wants_program(job) and job.hold_key}
         locks = {lock_of(job.host_lock) for job in waiting if job.host_lock is not None}
-        reads = {"caps": EFFECTIVE_OF_EACH, "slots": SLOTS_OF_KEYS, "lanes": BEFORE_EACH_IN_LANE} if keys else {}
-        reads |= {"programs": BINARIES} if programs else {}
-        reads |= {f"held_{name}": sql for name, sql in HOLDERS_OF_EACH.items()} if locks else {}
+        reads = _OF_KEYS if keys else {}
+        reads = reads | {"programs": BINARIES} if programs else {}
+        reads = reads | {f"held_{name}": sql for name, sql in HOLDERS_OF_EACH.items()} if locks else {}
         params = {
             "ids": list(self._waiting),
             "keys": sorted(keys),
@@ -333,6 +338,6 @@ def _wants_program(job: WorkflowNodeJob) -> bool:
     return job.hold_reason == BINARY_MISSING
 
 
-def _keyed(table: Table[Any], rows: Sequence[Sequence[Any]], key: int) -> Iterable[tuple[tuple[Any, ...], Any]]:
+def _keyed(table: Table[Any], rows: Rows, key: int) -> Iterable[tuple[tuple[Any, ...], Any]]:
     """The instances of rows that begin with a key of so many columns, by it."""
     return zip((tuple(row[:key]) for row in rows), table.load([row[key:] for row in rows]), strict=True)

@@ -31,6 +31,8 @@ READ: Final = """id, workflow_name, status, mode, priority, nodes_left, nodes_ac
 _POISONED: Final = Served(
     "id = ANY (ARRAY(SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL))", "id"
 )
+# A run may have started a hundred thousand others.
+_CHILDREN: Final = Served("parent_run_id = %(parent)s::uuid", "parent_run_id, parent_node_job_id")
 _RUNNING: Final = (RunStatus.RUNNING.value,)
 _NEWEST: Final = uuid.UUID(int=2**128 - 1)
 
@@ -101,6 +103,8 @@ def walk_of(sql: Statements) -> BoundedWalk[uuid.UUID]:
 
 def served_by_indexes(wanted: RunFilter) -> list[Served]:
     """The index that has all rows which can match, unless others can as well."""
+    if wanted.parent is not None:
+        return [_CHILDREN]
     return [_POISONED] if wanted.poisoned else []
 
 

@@ -12,13 +12,15 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
-# counted: how many there are, to the bound. of_run: the jobs, by the index of their nodes, or none where there
+# counted: how many there are, to the bound. of_run: the jobs, by the index of their nodes, none where there
 # are too many. Of their errors the attempt, the worker and the moment alone. The count comes with each row,
 # and alone where there is none.
 TIMES: Final = """
 WITH counted AS MATERIALIZED (
     SELECT count(*) AS jobs FROM (
-        SELECT FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid LIMIT %(limit)s::bigint
+        SELECT FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid
+        ORDER BY node_id, map_index
+        LIMIT %(limit)s::bigint
     ) AS few
 ), of_run AS MATERIALIZED (
     SELECT id, node_id, map_index, kind, queue, status, attempt, claimed_by, hold_reason, hold_key,

@@ -33,6 +33,7 @@ class RunFilter:
     poisoned: bool | None = None
     older_than_s: float | None = None
     newer_than_s: float | None = None
+    parent: uuid.UUID | None = None
     mode: str | None = None
 
     @property
@@ -45,6 +46,7 @@ class RunFilter:
         filters = Filters()
         filters.add("workflow_name = %(workflow)s::text", workflow=self.workflow)
         filters.add("mode = %(mode)s::text", mode=self.mode)
+        filters.add("parent_run_id = %(parent)s::uuid", parent=self.parent)
         statuses = check.words_or_none("status", self.status, RunStatus)
         if statuses:
             literals = ", ".join(f"'{status}'" for status in sorted(statuses))

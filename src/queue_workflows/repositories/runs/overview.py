@@ -109,7 +109,8 @@ ORDER BY event.id LIMIT %(most)s::bigint
 """
 _MOST_EVENTS: Final = 1000
 _MOST_POISONED: Final = 10
-_BESIDE: Final = {
+_WITH_BESIDE: Final = {
+    "run": RUN,
     "running": RUNNING,
     "events": EVENTS.replace("%(most)s", str(_MOST_EVENTS)),
     "poisoned": POISONED.replace("%(most)s", str(_MOST_POISONED)),
@@ -213,13 +214,7 @@ class OverviewRepository:
 
     def run(self, run_id: uuid.UUID) -> RunFacts | None:
         """The run, or None."""
-        rows = self._sql.rows(RUN, {"run_id": run_id})
-        if not rows:
-            return None
-        facts = RunFacts(*rows[0])
-        return facts._replace(
-            labels=_loaded(facts.labels), error=_loaded(facts.error), outputs=_loaded(facts.outputs)
-        )
+        return _run(self._sql.rows(RUN, {"run_id": run_id}))
 
     def size(self, run_id: uuid.UUID) -> int:
         """How many nodes its document has."""
@@ -250,15 +245,27 @@ class OverviewRepository:
         """Nodes of a run without counters, from its jobs."""
         return _nodes(self._sql.rows(COUNTED_NODES, {"run_id": run_id, "most": most}))
 
-    def beside(self, run_id: uuid.UUID) -> BesideNodes:
-        """What workers have of it now, the longest running first, and its events, in one statement."""
-        read = read_together(self._conn, "workflow_runs", _BESIDE, {"run_id": run_id})
+    def run_and_beside(self, run_id: uuid.UUID) -> tuple[RunFacts, BesideNodes] | None:
+        """The run with what workers have of it now, the longest running first, and its events; or None."""
+        read = read_together(self._conn, "workflow_runs", _WITH_BESIDE, {"run_id": run_id})
+        run = _run(read["run"])
+        if run is None:
+            return None
         jobs = (RunningJob(*row) for row in read["running"])
-        return BesideNodes(
+        return run, BesideNodes(
             running=[job._replace(progress=_loaded(job.progress) or {}) for job in jobs],
             events=int(read["events"][0][0]),
             poisoned=[PoisonedEvent(*row) for row in read["poisoned"]],
         )
+
+
+def _run(rows: Rows) -> RunFacts | None:
+    if not rows:
+        return None
+    facts = RunFacts(*rows[0])
+    return facts._replace(
+        labels=_loaded(facts.labels), error=_loaded(facts.error), outputs=_loaded(facts.outputs)
+    )
 
 
 def _nodes(rows: Rows) -> list[NodeFacts]:

@@ -35,5 +35,5 @@ def read_together(handle: Handle, table: str, reads: Mapping[str, str], params: 
 
 def joined(reads: Mapping[str, str]) -> str:
     """The statement, with a read a column, each as it stands."""
-    columns = (f"ARRAY(SELECT part FROM ({sql}) AS part) AS {name}" for name, sql in reads.items())
+    columns = (f"ARRAY(SELECT part FROM ({sql}) AS part) AS {name}" for name, sql in reads.items())  # noqa: S608
     return "SELECT " + ",\n".join(columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
@@ -91,6 +92,18 @@ def one_span(key: str, values: Sequence[str]) -> float | None:
     if value is not None and seconds is None:
         raise FilterRefused(f"{key} {value!r:.80} is no length of time: {spans.HOW}", word=f"{key}:{value}")
     return seconds
+
+
+def one_run(key: str, values: Sequence[str]) -> uuid.UUID | None:
+    """The run of a key that is given at most once."""
+    value = one_value(key, values)
+    if value is None:
+        return None
+    try:
+        return uuid.UUID(value.removeprefix("run:"))
+    except ValueError:
+        said = f"{key} {value!r:.80} is no run's id: write all of it, as `qwf run list` shows it"
+        raise FilterRefused(said, word=f"{key}:{value}") from None
 
 
 def values_by_key(text: str, keys: Sequence[str]) -> Callable[[str], list[str]]:

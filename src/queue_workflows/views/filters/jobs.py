@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Final
 
-from queue_workflows.errors import FilterRefused
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import JobStatus
 from queue_workflows.views.filters import spans
-from queue_workflows.views.filters.grammar import joined, one_of, one_span, one_value, quoted, values_by_key
+from queue_workflows.views.filters.grammar import (
+    joined,
+    one_of,
+    one_run,
+    one_span,
+    one_value,
+    quoted,
+    values_by_key,
+)
 
 # Keys are the options of `qwf job list`; of each the field of the filter.
 _FIELDS: Final = {
@@ -40,7 +46,7 @@ def job_filter(text: str) -> JobFilter:
         status=one_of("status", values("status"), STATUSES),
         task=one_value("task", values("task")),
         node=one_value("node", values("node")),
-        run_id=_run(one_value("run", values("run"))),
+        run_id=one_run("run", values("run")),
         error=one_value("error", values("error")),
         worker=one_value("worker", values("worker")),
         older_than_s=one_span("older", values("older")),
@@ -68,13 +74,3 @@ def with_text(wanted: JobFilter, text: str | None) -> JobFilter:
 
 
 _NAMES: Final = {name: key for key, name in _FIELDS.items()}
-
-
-def _run(value: str | None) -> uuid.UUID | None:
-    if value is None:
-        return None
-    try:
-        return uuid.UUID(value.removeprefix("run:"))
-    except ValueError:
-        said = f"run {value!r:.80} is no run's id: write all of it, as `qwf run list` shows it"
-        raise FilterRefused(said, word=f"run:{value}") from None

@@ -12,6 +12,7 @@ from queue_workflows.views.filters import spans
 from queue_workflows.views.filters.grammar import (
     joined,
     one_of,
+    one_run,
     one_span,
     one_value,
     quoted,
@@ -20,7 +21,7 @@ from queue_workflows.views.filters.grammar import (
 )
 from queue_workflows.views.filters.labels import labels_of
 
-KEYS: Final = ("workflow", "label", "status", "poisoned", "older", "newer")
+KEYS: Final = ("workflow", "label", "status", "poisoned", "parent", "older", "newer")
 STATUSES: Final = tuple(status.value for status in RunStatus)
 _NAMES: Final = {"older_than_s": "older", "newer_than_s": "newer"}
 _YES: Final = "yes"
@@ -34,6 +35,7 @@ def run_filter(text: str) -> RunFilter:
         labels=labels_of(values("label")),
         status=one_of("status", values("status"), STATUSES),
         poisoned=one_of("poisoned", values("poisoned"), (_YES,)) is not None or None,
+        parent=one_run("parent", values("parent")),
         older_than_s=one_span("older", values("older")),
         newer_than_s=one_span("newer", values("newer")),
     )
@@ -45,6 +47,7 @@ def text_of(wanted: RunFilter) -> str:
     words += [("label", label) for label in say_labels(wanted.labels or {})]
     words += [("status", status) for status in wanted.status or ()]
     words += [("poisoned", _YES)] if wanted.poisoned else []
+    words += [("parent", str(wanted.parent))] if wanted.parent is not None else []
     for key, seconds in (("older", wanted.older_than_s), ("newer", wanted.newer_than_s)):
         if seconds is not None:
             words.append((key, spans.text_of(seconds)))

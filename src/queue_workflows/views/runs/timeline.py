@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import shlex
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from queue_workflows.drawing.words import say_span
+from queue_workflows.engine.explain.history import asked_of, wishes_of
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
+from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.job_times import JobTimes, JobTimesRepository
 from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.states import DesiredState
 from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
 from queue_workflows.views.wait_bar import JobFacts, Segment, bar_of, layered
 
@@ -41,6 +45,19 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A time of the run in which a queue of it, or its workers on one host, were paused or switched off."""
+
+    start: datetime
+    end: datetime
+    queue: str
+    host_label: str
+    asked: str
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunTimeline:
     """The bars of a run in the order in which they began, on one scale from `begin` to `end`."""
 
@@ -49,6 +66,7 @@ class RunTimeline:
     begin: datetime
     end: datetime
     bars: tuple[Bar, ...]
+    pauses: tuple[Pause, ...]
 
 
 def run_timeline(
@@ -68,7 +86,21 @@ def run_timeline(
     begin = min([begin, *(bar.segments[0].start for bar in bars)])
     end = max([begin, run.finished_at or run.at])
     bars.sort(key=lambda bar: _first_moment(bar.segments))
-    return RunTimeline(run.id, run.status, begin, end, tuple(bars))
+    queues = {job.queue for job in jobs or ()} | {node.queue for node in run.nodes if node.queue}
+    return RunTimeline(run.id, run.status, begin, end, tuple(bars), _pauses(conn, queues, begin, end))
+
+
+def _pauses(conn: Handle, queues: Collection[str], begin: datetime, end: datetime) -> tuple[Pause, ...]:
+    """What was asked of the workers of these queues and held at some time of the span."""
+    entries = AuditRepository(conn).of_queues(queues, since=begin, until=end) if queues else []
+    found = []
+    for wish in wishes_of(entries):
+        start, over = max(begin, wish.set_by.at), min(end, wish.until or end)
+        if start < over:
+            host_label, _, queue = wish.set_by.subject_id.partition(" ")
+            asked, by = str(wish.asked), wish.set_by
+            found.append(Pause(start, over, queue, host_label, asked, by.actor, by.reason))
+    return tuple(found)
 
 
 def _first_moment(segments: Sequence[Segment]) -> datetime:
@@ -151,6 +183,15 @@ def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
         members=box.members,
         segments=tuple(segments),
     )
+
+
+def said_of_pause(pause: Pause) -> str:
+    """What was paused or switched off, by whose wish, and for how long of the run."""
+    what = asked_of(pause.host_label, DesiredState(pause.asked), past=True)
+    queues = "all queues" if pause.queue == "*" else f"queue {pause.queue}"
+    took = say_span((pause.end - pause.start).total_seconds())
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"{queues}: {what} by {pause.actor} for {took}{why}"
 
 
 def json_of(timeline: RunTimeline) -> dict[str, Any]:

@@ -28,6 +28,7 @@ ADDRESSES: Final = (
     Address("/runs", runs.runs, "runs"),
     Address("/runs/{run}", runs.one_run, "runs"),
     Address("/runs/{run}/explain", runs.explained, "runs"),
+    Address("/runs/{run}/children", runs.children, "runs"),
     Address("/runs/{run}/nodes/{node}", runs.node, "runs"),
     Address("/runs/{run}/answer/{node}", runs.answer, "runs"),
     Address("/workflows", workflows.workflows, "workflows"),

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
-from queue_workflows.errors import PayloadError
+from queue_workflows.errors import PayloadError, UnknownRun
+from queue_workflows.repositories.runs.listing import RunFilter
+from queue_workflows.repositories.runs.overview import OverviewRepository
 from queue_workflows.states import RUN_TERMINAL, JobStatus
 from queue_workflows.views.filters.runs import KEYS, STATUSES, run_filter, text_of
 from queue_workflows.views.hooks import records
@@ -23,12 +25,23 @@ VIEWS = ("graph", "timeline", "nodes", "records")
 
 def runs(look: Look) -> Shown:
     """The newest runs that match."""
-    wanted, limit = run_filter(look.word("q")), look.number("limit", ROWS)
-    before = look.word("before") or None
+    return _listed(look, run_filter(look.word("q")), title="Runs")
+
+
+def children(look: Look) -> Shown:
+    """The runs that one run has started, the newest first."""
+    run_id = named_run(look.parts["run"])
+    if OverviewRepository(look.conn).run(run_id) is None:
+        raise UnknownRun(run_id)
+    return _listed(look, RunFilter(parent=run_id), title=f"Below {str(run_id)[:8]}")
+
+
+def _listed(look: Look, wanted: RunFilter, *, title: str) -> Shown:
+    limit, before = look.number("limit", ROWS), look.word("before") or None
     found = listing.run_page(look.conn, wanted, limit=limit, before=before)
     text = text_of(wanted)
     return Shown(
-        title="Runs",
+        title=title,
         template="runs.html",
         command=listing.command_of(wanted, limit=limit, before=before),
         data={
@@ -78,8 +91,9 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
         command=show.command_of(run_id),
-        data=data | _part(look, run, view, shown.reader),
-        json=show.json_of(shown),
+        data=data | ({} if look.as_json else _part(look, run, view, shown.reader)),
+        # Of thousands of nodes it takes longer than the page.
+        json=None if look.as_json is False else show.json_of(shown),
         is_live=run.status not in RUN_TERMINAL,
     )
     return page, told
@@ -97,8 +111,8 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         seen = seen if seen is run else redacted_run(seen, look.redaction)
         return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
-        found = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
-        return {"picture": timeline_picture(found, look.prefix)}
+        drawn = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
+        return {"picture": timeline_picture(drawn, look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run.id, after=after)

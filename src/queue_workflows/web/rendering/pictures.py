@@ -10,12 +10,12 @@ from markupsafe import Markup
 from queue_workflows.drawing.svg.graph import draw_graph
 from queue_workflows.drawing.svg.grid import Column, draw_grid
 from queue_workflows.drawing.svg.model_map import Gpu, Machine, Model, draw_model_map
-from queue_workflows.drawing.svg.timeline import Row, draw_timeline
+from queue_workflows.drawing.svg.timeline import Band, Row, draw_timeline
 from queue_workflows.drawing.svg.wait_bar import draw_wait_bar
 from queue_workflows.states import RUN_TERMINAL
 from queue_workflows.views.models import ModelMap, WarmWorker
 from queue_workflows.views.runs.graph import RunGraph
-from queue_workflows.views.runs.timeline import Bar, RunTimeline
+from queue_workflows.views.runs.timeline import Bar, RunTimeline, said_of_pause
 from queue_workflows.views.wait_bar import Segment
 from queue_workflows.views.workflows import WorkflowGrid
 
@@ -50,6 +50,7 @@ def timeline_picture(timeline: RunTimeline, prefix: str) -> Markup:
             end=timeline.end,
             is_over=timeline.status in RUN_TERMINAL,
             label="Timeline of the run",
+            bands=[Band(one.start, one.end, said_of_pause(one)) for one in timeline.pauses],
         )
     )
 
