@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -73,14 +73,20 @@ class JobTimesRepository:
     def of_run(self, run_id: uuid.UUID, *, most: int) -> list[JobTimes] | None:
         """The jobs of a run, the oldest first; None if there are more than that, and none of them is read."""
         params = {"run_id": run_id, "limit": check.whole("most", most, 1, LONGEST_PAGE) + 1}
-        names = [one.name for one in fields(JobTimes)]
         times = []
         for jobs, *row in self._sql.rows(TIMES, params):
             if jobs > most:
                 return None
             if row[0] is None:
                 break
-            values = dict(zip(names, row, strict=True))
-            holds, errors = json.loads(values["past_holds"]), json.loads(values["errors"])
-            times.append(JobTimes(**values | {"past_holds": holds, "errors": errors}))
+            *job, holds, errors, run_at, created_at, started_at, finished_at = row
+            times.append(
+                JobTimes(*job, _listed(holds), _listed(errors), run_at, created_at, started_at, finished_at)
+            )
         return times
+
+
+def _listed(text: str) -> list[dict[str, Any]]:
+    """Of most jobs there is nothing to read."""
+    entries: list[dict[str, Any]] = [] if text == "[]" else json.loads(text)
+    return entries

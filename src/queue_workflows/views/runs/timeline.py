@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class RunPause:
     """A time of the run in which a queue of it, or its workers on one host, were paused or switched off."""
 
     start: datetime
@@ -66,7 +66,7 @@ class RunTimeline:
     begin: datetime
     end: datetime
     bars: tuple[Bar, ...]
-    pauses: tuple[Pause, ...]
+    pauses: tuple[RunPause, ...]
 
 
 def run_timeline(
@@ -90,7 +90,7 @@ def run_timeline(
     return RunTimeline(run.id, run.status, begin, end, tuple(bars), _pauses(conn, queues, begin, end))
 
 
-def _pauses(conn: Handle, queues: Collection[str], begin: datetime, end: datetime) -> tuple[Pause, ...]:
+def _pauses(conn: Handle, queues: Collection[str], begin: datetime, end: datetime) -> tuple[RunPause, ...]:
     """What was asked of the workers of these queues and held at some time of the span."""
     entries = AuditRepository(conn).of_queues(queues, since=begin, until=end) if queues else []
     found = []
@@ -99,7 +99,7 @@ def _pauses(conn: Handle, queues: Collection[str], begin: datetime, end: datetim
         if start < over:
             host_label, _, queue = wish.set_by.subject_id.partition(" ")
             asked, by = str(wish.asked), wish.set_by
-            found.append(Pause(start, over, queue, host_label, asked, by.actor, by.reason))
+            found.append(RunPause(start, over, queue, host_label, asked, by.actor, by.reason))
     return tuple(found)
 
 
@@ -152,7 +152,11 @@ def _of_boxes(run: RunOverview, jobs: Iterable[JobTimes]) -> list[Bar]:
     of_box: dict[str, list[Segment]] = {}
     for job in jobs:
         # A note is of one job, and would part what is alike.
-        parts = (replace(one, note="") for one in _segments(job, run) if one.kind != "ended")
+        parts = (
+            Segment(one.kind, one.start, one.end) if one.note else one
+            for one in _segments(job, run)
+            if one.kind != "ended"
+        )
         of_box.setdefault(box_of.get(job.node_id, job.node_id), []).extend(parts)
     bars = []
     for box in graph.boxes:
@@ -185,7 +189,7 @@ def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
     )
 
 
-def said_of_pause(pause: Pause) -> str:
+def said_of_pause(pause: RunPause) -> str:
     """What was paused or switched off, by whose wish, and for how long of the run."""
     what = asked_of(pause.host_label, DesiredState(pause.asked), past=True)
     queues = "all queues" if pause.queue == "*" else f"queue {pause.queue}"
