@@ -154,6 +154,21 @@ def test_a_timeline_has_a_bar_for_each_job(conn: psycopg.Connection) -> None:
     assert (approve.node, approve.index, kinds(approve)) == ("approve", None, ["parents", "parked"])
 
 
+def test_the_runs_below_a_run_are_listed(conn: psycopg.Connection) -> None:
+    """Those that it started, the newest first, by the index of children."""
+    parent, other = start(conn, DRAW), start(conn, DRAW)
+    below = [start(conn, DRAW) for _ in range(3)]
+    conn.execute("UPDATE workflow_runs SET parent_run_id = %s WHERE id = ANY (%s)", [parent, below])
+    wanted = run_filter(f"parent:{parent}")
+    found = listing.run_page(conn, wanted, limit=2)
+    assert [one.id for one in found.lines] == [below[2], below[1]]
+    assert {one.parent_run_id for one in found.lines} == {parent}
+    rest = listing.run_page(conn, wanted, limit=2, before=found.cursor)
+    assert ([one.id for one in rest.lines], rest.cursor) == ([below[0]], None)
+    assert listing.run_page(conn, run_filter(f"parent:{other}")).lines == []
+    assert listing.command_of(wanted) == f"qwf run list --where parent:{parent}"
+
+
 def test_a_timeline_has_the_pauses_of_its_queues(conn: psycopg.Connection) -> None:
     """Those that held during the run, of its queues, as far as they did; on one host or on all."""
     wishes = WorkerControlRepository(conn)

@@ -79,10 +79,7 @@ class JobTimesRepository:
                 return None
             if row[0] is None:
                 break
-            *job, holds, errors, run_at, created_at, started_at, finished_at = row
-            times.append(
-                JobTimes(*job, _listed(holds), _listed(errors), run_at, created_at, started_at, finished_at)
-            )
+            times.append(JobTimes(*row[:10], *map(_listed, row[10:12]), *row[12:]))
         return times
 
 
