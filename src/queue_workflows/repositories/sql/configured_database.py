@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from queue_workflows.config import EngineConfig, current_config, resolve_dsn
 from queue_workflows.db.connections.dsn import parse_dsn
-from queue_workflows.db.connections.own import own_transaction
 from queue_workflows.errors import OtherDatabase
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.drivers.recognize import database_of
@@ -54,7 +53,12 @@ def check_database(conn: Any, table: str) -> None:
 
 def transaction_of(conn: Handle | None) -> AbstractContextManager[Handle]:
     """The caller's connection, in the transaction that it is in; without one a transaction of our own."""
-    return own_transaction() if conn is None else nullcontext(conn)
+    if conn is not None:
+        return nullcontext(conn)
+    # Only here: most callers, a worker among them, bring one.
+    from queue_workflows.db.connections.own import own_transaction
+
+    return own_transaction()
 
 
 def checked_transaction_of(conn: Handle | None, table: str) -> AbstractContextManager[Handle]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 
-from queue_workflows.repositories.sql.drivers.asyncpg_connection import on_asyncpg
 from queue_workflows.repositories.sql.drivers.databases import (
     of_asyncpg,
     of_django,
@@ -17,23 +17,29 @@ from queue_workflows.repositories.sql.drivers.databases import (
     of_psycopg2,
     of_sqlalchemy,
 )
-from queue_workflows.repositories.sql.drivers.django_connection import on_django, on_django_proxy
 from queue_workflows.repositories.sql.drivers.handles import Asker, AsyncHandle, Handle
-from queue_workflows.repositories.sql.drivers.psycopg2_connection import on_psycopg2
 from queue_workflows.repositories.sql.drivers.psycopg_connection import on_async_psycopg, on_psycopg
 from queue_workflows.repositories.sql.drivers.refusals import must_be_awaited, refusal
-from queue_workflows.repositories.sql.drivers.sqlalchemy_handles import (
-    on_async_connection,
-    on_async_scoped_session,
-    on_async_session,
-    on_connection,
-    on_scoped_session,
-    on_session,
-    run_sync,
-)
 
 T = TypeVar("T")
 _Runner: TypeAlias = Callable[[Any, Callable[[], Any]], Awaitable[Any]]
+
+
+def _from(module: str, name: str) -> Callable[[Any, str], Asker]:
+    """What asks a driver's connections; the module is loaded for the first of them."""
+
+    def asker(handle: Any, table: str) -> Asker:
+        loaded: Asker = getattr(import_module(f"{__package__}.{module}"), name)(handle, table)
+        return loaded
+
+    return asker
+
+
+async def _run_sync(handle: Any, flow: Callable[[], T]) -> T:
+    from queue_workflows.repositories.sql.drivers.sqlalchemy_handles import run_sync
+
+    result: T = await run_sync(handle, flow)
+    return result
 
 
 async def _run_flow(_handle: object, flow: Callable[[], T]) -> T:
@@ -63,17 +69,44 @@ class _Kind(NamedTuple):
 _KINDS: Final = (
     _Kind("psycopg", "Connection", on_psycopg, of_psycopg),
     _Kind("psycopg", "AsyncConnection", on_async_psycopg, of_psycopg, _run_flow),
-    _Kind("sqlalchemy.orm", "Session", on_session, of_sqlalchemy),
-    _Kind("sqlalchemy.orm", "scoped_session", on_scoped_session, of_sqlalchemy),
-    _Kind("sqlalchemy", "Connection", on_connection, of_sqlalchemy),
-    _Kind("sqlalchemy.ext.asyncio", "AsyncSession", on_async_session, of_sqlalchemy, run_sync),
-    _Kind("sqlalchemy.ext.asyncio", "async_scoped_session", on_async_scoped_session, of_sqlalchemy, run_sync),
-    _Kind("sqlalchemy.ext.asyncio", "AsyncConnection", on_async_connection, of_sqlalchemy, run_sync),
+    _Kind("sqlalchemy.orm", "Session", _from("sqlalchemy_handles", "on_session"), of_sqlalchemy),
+    _Kind(
+        "sqlalchemy.orm", "scoped_session", _from("sqlalchemy_handles", "on_scoped_session"), of_sqlalchemy
+    ),
+    _Kind("sqlalchemy", "Connection", _from("sqlalchemy_handles", "on_connection"), of_sqlalchemy),
+    _Kind(
+        "sqlalchemy.ext.asyncio",
+        "AsyncSession",
+        _from("sqlalchemy_handles", "on_async_session"),
+        of_sqlalchemy,
+        _run_sync,
+    ),
+    _Kind(
+        "sqlalchemy.ext.asyncio",
+        "async_scoped_session",
+        _from("sqlalchemy_handles", "on_async_scoped_session"),
+        of_sqlalchemy,
+        _run_sync,
+    ),
+    _Kind(
+        "sqlalchemy.ext.asyncio",
+        "AsyncConnection",
+        _from("sqlalchemy_handles", "on_async_connection"),
+        of_sqlalchemy,
+        _run_sync,
+    ),
     # Of a pool's connections too.
-    _Kind("asyncpg", "Connection", on_asyncpg, of_asyncpg, _run_flow),
-    _Kind("django.db.backends.base.base", "BaseDatabaseWrapper", on_django, of_django),
-    _Kind("django.utils.connection", "ConnectionProxy", on_django_proxy, of_django),
-    _Kind("psycopg2.extensions", "connection", on_psycopg2, of_psycopg2),
+    _Kind("asyncpg", "Connection", _from("asyncpg_connection", "on_asyncpg"), of_asyncpg, _run_flow),
+    _Kind(
+        "django.db.backends.base.base",
+        "BaseDatabaseWrapper",
+        _from("django_connection", "on_django"),
+        of_django,
+    ),
+    _Kind(
+        "django.utils.connection", "ConnectionProxy", _from("django_connection", "on_django_proxy"), of_django
+    ),
+    _Kind("psycopg2.extensions", "connection", _from("psycopg2_connection", "on_psycopg2"), of_psycopg2),
 )
 
 # What a class was found to be: to look through all of them costs as much as to ask a statement.
