@@ -73,7 +73,7 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
             super().flush()
 
     def _write_to_pipe(self, fd: int, line: str) -> None:
-        """Wait for whoever reads it, but not for long, and not again until some of it was read."""
+        """Wait until it is read, but not for long, and not again until some of it was read."""
         if self._left_out and self._has_room(fd, 0):
             line = f"WARNING: {self._left_out} lines were left out here, as nobody read them\n{line}"
             self._left_out = 0

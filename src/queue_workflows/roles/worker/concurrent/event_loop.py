@@ -13,13 +13,18 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
 from queue_workflows.engine.outcomes import Outcome, Stop
+from queue_workflows.host.processes.thread_start import start_thread
 
 _log = logging.getLogger(__name__)
+
+# Far longer than a loaded machine takes: it is the thread of a job that waits, and a job has a budget.
+_BEGINS_WITHIN_S: Final = 30.0
 
 
 class SharedLoop:
@@ -30,7 +35,7 @@ class SharedLoop:
         self._on_failure = on_failure
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._begun, self._over = threading.Event(), threading.Event()
         self._closing = False
 
     def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
@@ -57,33 +62,40 @@ class SharedLoop:
     def close(self) -> None:
         """Cancel what is left on the loop, and end its thread."""
         self._closing = True
-        loop, thread = self._loop, self._thread
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._over.wait()
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None:
                 try:
-                    self._loop, self._thread = self._start()
+                    self._loop = self._start()
                 except BaseException as refused:
                     # While the exception is held: a loop that is made by half complains when it is let go of.
                     self._on_failure(refused)
                     raise
             return self._loop
 
-    def _start(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    def _start(self) -> asyncio.AbstractEventLoop:
         """Made in the thread of a job, so that what it lacks is raised there, and only turned in its own."""
         # With a factory it does not become the loop of this thread.
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         loop = runner.get_loop()
         loop.set_task_factory(_task_of_a_job)
-        thread = threading.Thread(target=self._turn, args=(runner,), name="qwf-loop", daemon=True)
-        thread.start()
-        return loop, thread
+        start_thread(partial(self._turn, runner), "qwf-loop")
+        if not self._begun.wait(_BEGINS_WITHIN_S):
+            raise MemoryError("the thread of the event loop had no memory to begin in")
+        return loop
 
     def _turn(self, runner: asyncio.Runner) -> None:
+        self._begun.set()
+        try:
+            self._turn_until_closed(runner)
+        finally:
+            self._over.set()
+
+    def _turn_until_closed(self, runner: asyncio.Runner) -> None:
         with runner:
             loop = runner.get_loop()
             asyncio.set_event_loop(loop)

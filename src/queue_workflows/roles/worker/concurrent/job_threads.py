@@ -6,7 +6,8 @@
       <── take_back ── what no thread has begun
 
 Nothing here knows the database. What a job's function raises is its own failure, `SystemExit` and
-`KeyboardInterrupt` included: these threads have no other way to end than `close`.
+`KeyboardInterrupt` included: these threads have no other way to end than `close`. One that a job has left no
+memory to begin in is started anew: the main thread waits for none of them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
+from typing import Final
 
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
+from queue_workflows.host.processes.thread_start import start_thread
 
 _log = logging.getLogger(__name__)
+
+# A thread that did not take its first step by then is taken for one that never will.
+BEGINS_WITHIN_S: Final = 1.0
 
 
 class JobThreads:
@@ -49,7 +56,10 @@ class JobThreads:
         self._inbox: deque[HeldJob | None] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._ended: list[HeldJob] = []
-        self._threads: list[threading.Thread] = []
+        self._places = 0
+        # When a thread was started for a place, until it has begun there: only the last one may.
+        self._starting: dict[int, float] = {}
+        self._beginning = threading.Lock()
         self._is_awaited = False
         # With how many waiting, or fewer, the end of a job is worth a ring.
         self._rings_at = sys.maxsize
@@ -64,15 +74,29 @@ class JobThreads:
         for held in jobs:
             self._inbox.append(held)
             self._tokens.put(None)
-        while len(self._threads) < min(in_hand, self._most):
-            thread = threading.Thread(
-                target=self._work,
-                args=(len(self._threads),),
-                name=f"qwf-job-{len(self._threads) + 1}",
-                daemon=True,
-            )
-            self._threads.append(thread)
-            thread.start()
+        while self._places < min(in_hand, self._most):
+            self._places += 1
+            self._start(self._places - 1)
+
+    def _replace_lost(self) -> None:
+        """Start anew the threads that had no memory to begin in; cheap where there are none."""
+        if self._starting:
+            late = time.monotonic() - BEGINS_WITHIN_S
+            for place in [place for place, at in list(self._starting.items()) if at < late]:
+                _log.warning("the thread of jobs %d did not begin: it is started anew", place + 1)
+                self._start(place)
+
+    def _start(self, place: int) -> None:
+        with self._beginning:
+            at = self._starting[place] = time.monotonic()
+        start_thread(partial(self._begin, place, at), f"qwf-job-{place + 1}")
+
+    def _begin(self, place: int, at: float) -> None:
+        with self._beginning:
+            if self._starting.get(place) != at:
+                return
+            del self._starting[place]
+        self._work(place)
 
     def take_back(self) -> list[HeldJob]:
         """Take back the jobs that no thread has begun; none will."""
@@ -85,7 +109,8 @@ class JobThreads:
         return back
 
     def ended(self) -> list[HeldJob]:
-        """The jobs that have ended since the last call."""
+        """The jobs that have ended since the last call; asked each round, so lost threads are seen to."""
+        self._replace_lost()
         seen = self._ended
         # As many as there are now: threads append meanwhile.
         ended = seen[: len(seen)]
@@ -113,7 +138,7 @@ class JobThreads:
 
     def close(self) -> None:
         """End the threads; none of them is at a job."""
-        for _ in self._threads:
+        for _ in range(self._places):
             self._inbox.append(None)
             self._tokens.put(None)
 
