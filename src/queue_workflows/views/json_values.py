@@ -1,7 +1,7 @@
 """What every answer for machines has in common: what a thing is called, and what JSON has no type for.
 
 One thing has one name: a run is `run`, a job is `job` (`ingest:7`, as commands take it), a node of a run is
-`node`, and so on. docs/decisions/0060 has the rule; docs/reference/json.md lists every key.
+`node`, and so on. docs/decisions/0060-one-name-in-json.md has the rule, docs/reference/json.md every key.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class CodeWatch(threading.Thread):
 
     @property
     def is_due(self) -> bool:
-        """Whether it was this that stopped the supervisor, and nobody who wanted an end."""
+        """Whether it was this that stopped the supervisor, and no signal."""
         return self._has_changed and self._halt is not None and self._halt.by is None
 
     def run(self) -> None:

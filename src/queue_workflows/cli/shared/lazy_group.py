@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 
 
 class CommandGroup(click.Group):
-    """A group whose commands take the options of `qwf` itself after their names too."""
+    """A group of commands that take the options of `qwf` itself after their names too."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)

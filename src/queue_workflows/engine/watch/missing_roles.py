@@ -57,7 +57,7 @@ class RoleWatch:
 
 
 def waited_for(seen: RunOverview) -> tuple[str, ...]:
-    """The queues whose workers the run needs next: of what is queued, or of what it begins with."""
+    """The queues of the workers that the run needs next: of what is queued, or of what it begins with."""
     if seen.status == RunStatus.QUEUED:
         needed = [node for node in seen.nodes if not node.parents]
     else:

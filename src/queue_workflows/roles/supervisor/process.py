@@ -36,7 +36,7 @@ def supervise(
 
     `each` asks for a worker on every device, `late` tells what shall be there from now on. `with_spares` is
     for commands that are `qwf worker`, which knows how to stand by. `begins` is given what stops all of them,
-    for whoever wants that beside a signal.
+    for what wants that beside a signal.
     """
     manager = ServiceManager.from_environment()
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
