@@ -191,7 +191,7 @@ def test_the_downgrade_takes_it_away(qwf_new_database: Any) -> None:
     """And the upgrade brings it back."""
     dsn = qwf_new_database()
     there = "SELECT count(*) FROM pg_proc WHERE proname = 'qwf_enqueue'"
-    downgrade(dsn, chain="engine", revision="0036")
+    downgrade(dsn, chain="engine", revision="0038")
     with psycopg.connect(dsn) as connection:
         assert connection.execute(there).fetchone() == (0,)
     bootstrap(dsn)
