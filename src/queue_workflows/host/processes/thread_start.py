@@ -1,0 +1,29 @@
+"""Starting a thread without waiting for its first step.
+
+`threading.Thread.start` waits until the thread runs, and for ever if the thread finds no memory for its first
+frame: such a thread ends with a message on stderr, and nobody is told. Here nothing waits. Where it matters
+that the work has begun, the work says so.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+from collections.abc import Callable
+
+
+def start_thread(work: Callable[[], None], name: str) -> None:
+    """Have a thread do this work, whose exceptions go to stderr; it does not keep the process from ending."""
+    # As `Thread` does for debuggers and profilers.
+    trace, profile = threading.gettrace(), threading.getprofile()
+
+    def run() -> None:
+        threading.current_thread().name = name
+        if trace is not None:
+            sys.settrace(trace)
+        if profile is not None:
+            sys.setprofile(profile)
+        work()
+
+    _thread.start_new_thread(run, ())
