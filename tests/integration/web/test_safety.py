@@ -14,6 +14,7 @@ from support.rows.every_state import EveryState
 from support.servers.web_page import HOST, OperatorsPage, everything, hidden_of, served_page, text_of
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.web import create_app
 from queue_workflows.web.access.requests import HEADERS
 from queue_workflows.web.pages.all import ADDRESSES
@@ -275,6 +276,22 @@ def test_the_host_app_redacts_what_people_wrote(
             answer = page.get(asked)
         assert answer.status_code == 200
         assert word not in html.unescape(answer.text), asked
+
+
+def test_the_host_app_redacts_why_a_queue_was_paused(
+    qwf_dsn: str, full: EveryState, eyes: psycopg.Connection
+) -> None:
+    """The bands of a timeline quote operators."""
+    place = f"/runs/{full.runs['running']}?view=timeline"
+    wishes = WorkerControlRepository(eyes)
+    wishes.set("h9", "*", "pause", actor="ada", reason="the auditors visit")
+    with served_page(qwf_dsn) as page:
+        assert "the auditors visit" in page.get(place).text
+    with served_page(qwf_dsn, redact=lambda kind, value: "gone" if kind == "note" else value) as page:
+        text = page.get(place).text
+    assert "by ada" in text
+    assert "the auditors visit" not in text
+    wishes.clear("h9", "*", actor="ada")
 
 
 def test_what_is_no_text_in_an_address_is_refused_as_any_other(filled: OperatorsPage) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from queue_workflows.engine.explain.history import Event, Reason, quotes_error, quotes_operator
 from queue_workflows.engine.explain.job import Explanation
 from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
+from queue_workflows.views.runs.timeline import RunTimeline
 from queue_workflows.web.access.redaction import KINDS, Redaction
 
 
@@ -31,6 +32,15 @@ def redacted_run(run: RunOverview, redaction: Redaction) -> RunOverview:
     """A run as it may be drawn."""
     poisoned = tuple(redaction.shown("error", one) for one in run.poisoned)
     return replace(run, nodes=tuple(_node(one, redaction) for one in run.nodes), poisoned=poisoned)
+
+
+def redacted_timeline(drawn: RunTimeline, redaction: Redaction) -> RunTimeline:
+    """A timeline as it may be drawn: its pauses quote operators."""
+    pauses = (
+        replace(one, reason=redaction.shown("note", one.reason)) if one.reason else one
+        for one in drawn.pauses
+    )
+    return replace(drawn, pauses=tuple(pauses))
 
 
 def _node(node: NodeOverview, redaction: Redaction) -> NodeOverview:

@@ -17,7 +17,7 @@ from queue_workflows.views.runs import elements, explain, graph, listing, questi
 from queue_workflows.web.page import ROWS, Look, Shown, href, part
 from queue_workflows.web.pages.jobs import named_run
 from queue_workflows.web.pages.links import linked
-from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run
+from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run, redacted_timeline
 from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
@@ -106,7 +106,7 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
         drawn = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
-        return {"picture": timeline_picture(drawn, look.prefix)}
+        return {"picture": timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found = records.records(look.conn, run.id, after=after)
