@@ -14,9 +14,9 @@ from queue_workflows.engine.explain.history import Reason
 from queue_workflows.engine.explain.job import Knowledge, explain
 from queue_workflows.models import ConcurrencyLimit, LimitSlot, WorkerControl
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, lock_of
+from queue_workflows.repositories.explain.explain_job import Circumstances, Limit
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
-from queue_workflows.repositories.reports.explain_job import Circumstances, Limit
 from queue_workflows.repositories.reports.overview import Fact, Facts
 from queue_workflows.repositories.reports.stuck_jobs import KEYS, StuckJobs
 from queue_workflows.repositories.workers.obedience import Standing

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 from queue_workflows.engine.explain.history import held_for, pauses_of
-from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.states import JobStatus
 

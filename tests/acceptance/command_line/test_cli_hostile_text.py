@@ -97,6 +97,9 @@ def _lines(
     """Command lines in which one parameter is hostile and every other one that has to be there is plain."""
     as_json = ["--json"] if any("--json" in one.opts for one in command.params) else []
     for parameter in command.params:
+        # The options of `qwf` itself stand hidden behind each command.
+        if getattr(parameter, "hidden", False):
+            continue
         if (
             getattr(parameter, "is_flag", False)
             or isinstance(parameter.type, click.Choice)

@@ -89,7 +89,10 @@ def test_a_run_that_fails_is_1(qwf_dsn: str, place: Path) -> None:
         "name: bad\nnodes: [{id: a, module: picky, inputs: {ok: false}, retry: {max_attempts: 1}}]\n"
     )
     status, told, said = ended(begin(qwf_dsn, place, "bad.yaml", "--here", "--json"))
-    assert (status, said) == (1, "")
+    assert status == 1
+    # What failed is said as it happens, on stderr.
+    assert said.splitlines()[-1] == "cpu/1: ValueError: not yet"
+    assert all(line.startswith("cpu/1: ") for line in said.splitlines())
     last = json.loads(told[-1])
     assert (last["node"], last["state"]) == (None, "failed")
 

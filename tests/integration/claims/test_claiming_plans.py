@@ -19,7 +19,7 @@ from queue_workflows.repositories.claims import end as ends
 from queue_workflows.repositories.claims.claim import claim_params
 from queue_workflows.repositories.claims.end import end_params
 from queue_workflows.repositories.claims.sweep_look import LOOK
-from queue_workflows.repositories.reports import explain_job
+from queue_workflows.repositories.explain import explain_job
 from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES, UNMARKED
 from queue_workflows.states import JobStatus
@@ -334,7 +334,7 @@ def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     of_queue = {"queue": crowded.queue, "alone": True}
     ahead = of_queue | {"priorities": list(range(9, -1, -1)), "before": [2**62] * 10, "limit": 500}
     for sql, params, index in (
-        (explain_job.JUDGED, ahead | {"id": job_id}, "claim"),
+        (explain_job.JUDGED, of_queue | {"id": job_id}, None),
         (explain_job.AHEAD, ahead, "claim"),
         (explain_job.AT_WORK, {"workers": ["w1", "w2"]}, "running"),
         (by_host_lock.HOLDERS, {"keys": texts(["camera"])}, "running"),

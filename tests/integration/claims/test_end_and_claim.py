@@ -27,6 +27,7 @@ from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.concurrent import end_and_claim
 from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
 from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
+from queue_workflows.roles.worker.job_log import JobLog
 
 KEY = "host:example.org"
 # Few enough for a test, and as many as an exchange asks ahead for.
@@ -42,7 +43,7 @@ class MainThread:
         self.claim_session = ClaimSession(self.terms, connection)
         self.begun: list[HeldJob] = []
         self.claiming, self.jobs_done = FairMutex(), 0
-        self.holdings, self.stopping = None, None
+        self.holdings, self.stopping, self.job_log = None, None, JobLog()
         self.damage = SimpleNamespace(leave_if_used_up=lambda: None)
         worker_connection = SimpleNamespace(
             claim_session=lambda: self.claim_session, meanwhile=self._meanwhile

@@ -12,9 +12,9 @@ import pytest
 from support.rows.jobs import CLEAR
 from support.rows.plans import explain
 
+from queue_workflows.repositories.explain import explain_run
 from queue_workflows.repositories.hooks import records
 from queue_workflows.repositories.jobs import hooks
-from queue_workflows.repositories.reports import explain_run
 from queue_workflows.repositories.runs import operator_verbs, tree
 
 SPEC = json.dumps({"name": "film", "nodes": [{"id": "draw", "module": "m"}]})

@@ -12,6 +12,7 @@ from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.plans import explain, rows_read
 
 from queue_workflows.repositories import RunRepository
+from queue_workflows.repositories.explain.explain_run import ORCHESTRATORS
 from queue_workflows.repositories.limits import waiting
 from queue_workflows.repositories.reports import (
     model_demand,
@@ -21,7 +22,6 @@ from queue_workflows.repositories.reports import (
     queue_statistics,
     stuck_jobs,
 )
-from queue_workflows.repositories.reports.explain_run import ORCHESTRATORS
 from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.families import INGEST as INGEST_JOBS
 from queue_workflows.repositories.sql.families import NODE

@@ -13,10 +13,10 @@ from support.rows.plans import explain, rows_read
 from support.rows.runs import dispatcher, settle, start
 
 from queue_workflows.engine.explain.job import Knowledge
+from queue_workflows.repositories.explain import explain_run
+from queue_workflows.repositories.explain.explain_run import COUNTED, RunExplainingRepository
 from queue_workflows.repositories.hooks import records as record_rows
 from queue_workflows.repositories.hooks.records import HookRecordRepository
-from queue_workflows.repositories.reports import explain_run
-from queue_workflows.repositories.reports.explain_run import COUNTED, RunExplainingRepository
 from queue_workflows.repositories.runs import elements as element_rows
 from queue_workflows.repositories.runs import job_times
 from queue_workflows.repositories.runs.elements import MOST_LOOKED_AT, NodeElementRepository

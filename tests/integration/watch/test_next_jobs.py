@@ -172,11 +172,10 @@ def test_the_line_as_json_and_as_a_command(conn: psycopg.Connection) -> None:
         "workers": [{"worker_id": "w1", "host_label": "h1", "state": "idle", "jobs_held": 0, "claims": True}],
         "wishes": [],
     }
-    kept = ("job", "family", "id", "title", "priority", "suspect", "meets", "note")
+    kept = ("job", "family", "title", "priority", "suspect", "meets", "note")
     assert {name: job[name] for name in kept} == {
         "job": f"ingest:{job_id}",
         "family": "ingest",
-        "id": job_id,
         "title": "task",
         "priority": 5,
         "suspect": False,

@@ -12,7 +12,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from queue_workflows.config import configure, reset_config
-from queue_workflows.errors import ConfigurationError, PayloadError
+from queue_workflows.errors import ConfigurationError, FailedTransaction, PayloadError
 from queue_workflows.repositories import IngestJobRepository, enqueue_ingest_job
 
 PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%INSERT INTO ingest_jobs%'"
@@ -109,7 +109,7 @@ def test_a_rolled_back_or_broken_transaction_spoils_nothing(qwf_dsn: str) -> Non
         enqueue_ingest_job("one", queue="fetch", conn=connection)
         with pytest.raises(psycopg.errors.DivisionByZero):
             connection.execute("SELECT 1 / 0")
-        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        with pytest.raises(FailedTransaction):
             enqueue_ingest_job("one", queue="fetch", conn=connection)
         connection.rollback()
         again = enqueue_ingest_job("one", queue="fetch", dedupe_key="again", conn=connection)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.rows.jobs import Jobs, jobs_of
 
-from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.sql.families import FAMILIES
 
 

@@ -16,7 +16,7 @@ from queue_workflows.engine.explain.run import explain_run
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.engine.runs.verbs import cancel_run, start_run
 from queue_workflows.repositories import RunRepository
-from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
+from queue_workflows.repositories.explain.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs.tree import RunTreeRepository
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.document.load import load_document

@@ -24,8 +24,8 @@ from queue_workflows.hooks.output.read import HookLine, HookOutput
 from queue_workflows.hooks.output.store import store_and_process
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.explain.explain_run import RunExplainingRepository
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
-from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs import outbox
 from queue_workflows.repositories.runs.runs import INSERT_FIRST
 from queue_workflows.repositories.runs.tree import PlaceInTree, RunTreeRepository

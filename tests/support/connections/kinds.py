@@ -445,10 +445,11 @@ def asyncpg_options(dsn: str) -> dict[str, Any]:
 async def waiting_for_lock(dsn: str, started: Awaitable[Any]) -> AsyncIterator[asyncio.Task[Any]]:
     """What was started, once the server says that it waits for a lock."""
     task = asyncio.ensure_future(started)
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    of_ours = "FROM pg_stat_activity WHERE datname = current_database()"
+    waits = f"SELECT count(*) {of_ours} AND wait_event_type = 'Lock'"
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as eye:
         while not task.done():
-            cursor = await eye.execute(waits, (eye.info.dbname,))
+            cursor = await eye.execute(waits)
             if await cursor.fetchone() == (1,):
                 break
             await asyncio.sleep(0.01)

@@ -65,8 +65,8 @@ class ToldProcesses:
 
 def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli import Invocation
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.cli.roles.supervisor import commands
-    from queue_workflows.cli.shared.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.roles.supervisor.database_thread import Pace
     from queue_workflows.roles.supervisor.process import supervise

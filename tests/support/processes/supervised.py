@@ -196,7 +196,7 @@ def over_stand_ins(dsn: str, *workers: str, env: Mapping[str, str] | None = None
 
 def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli import Invocation
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.gpu.devices import find_devices
     from queue_workflows.roles.supervisor.database_thread import Pace

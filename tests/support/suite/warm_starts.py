@@ -36,7 +36,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform 
 _CLONE_PARENT = 0x8000
 _LONGEST = 1 << 17
 _READY = (
-    *("cli.main", "cli.entry_points", "cli.shared.logs"),
+    *("cli.main", "cli.entry_points", "cli.log.logs"),
     *("cli.roles.worker", "cli.roles.orchestrator", "cli.roles.scheduler"),
     *("roles.worker.process", "roles.worker.single", "roles.worker.concurrent.worker"),
     *("roles.orchestrator.process", "roles.scheduler.process", "roles.supervisor.standby"),

@@ -23,6 +23,8 @@ from queue_workflows.settings import (
 
 ROOT = Path(__file__).parents[3]
 GOOD = {
+    "log_level": "debug",
+    "log_format": "json",
     "backoff_jitter": "0.5",
     "db_url": "postgresql://u:secret@h/d",
     "direct_db_url": "host=/tmp dbname=d",

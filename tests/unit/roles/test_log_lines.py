@@ -17,8 +17,8 @@ import pytest
 from support.rows.claimed_jobs import context, ingest_job, node_job
 
 from queue_workflows import JobLogFilter
-from queue_workflows.cli.shared import logs
-from queue_workflows.cli.shared.log_lines import JsonLines, TextLines, painted
+from queue_workflows.cli.log import logs
+from queue_workflows.cli.log.log_lines import JsonLines, TextLines, painted
 from queue_workflows.drawing.terminal import Terminal
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand, bind_child_threads, bound_fields

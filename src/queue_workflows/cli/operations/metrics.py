@@ -49,7 +49,7 @@ def serve(invocation: Invocation, *, host: str, port: int, every: float) -> Exit
 
     One is enough for a database; more say the same. While the database is away it says `qwf_database_up 0`.
     """
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.roles.loop import Halt, Waiter

@@ -27,7 +27,7 @@ def mcp(invocation: Invocation, *, acts: tuple[str, ...]) -> None:
     """
     import asyncio
 
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.web.mcp import check_installed
 

@@ -78,7 +78,7 @@ def web(
     It is for you on this machine: the printed address signs in the browser that opens it first. It binds to
     loopback only; docs/how-to/dashboard.md says how to mount it in an application that knows its users.
     """
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.roles.loop import Halt, Waiter

@@ -15,9 +15,9 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
-from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
 from queue_workflows.cli.shared.progress import Progress
 from queue_workflows.cli.shared.seconds import Seconds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.log_options import log_options
+from queue_workflows.cli.log.log_options import log_options
 from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.errors import ExitCode
@@ -56,8 +56,8 @@ def janitor(
     What has a live owner is never touched, however old. Any number of janitors may run, also below
     supervisors; no database is needed. With --once it ends with 1 if something could not be ended.
     """
+    from queue_workflows.cli.log.logs import log_arguments, log_to_stderr
     from queue_workflows.cli.roles.supervisor import before_the_command
-    from queue_workflows.cli.shared.logs import log_arguments, log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.host.processes.launcher import own_command, run_as_child_if_pid1
     from queue_workflows.roles.janitor.janitor import JanitorOptions

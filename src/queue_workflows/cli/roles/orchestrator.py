@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.log_options import log_options
+from queue_workflows.cli.log.log_options import log_options
 from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import schema_wait_option
 from queue_workflows.errors import ExitCode
@@ -35,7 +35,7 @@ def orchestrator(
 
     Migrates the database first, or waits for the schema where it may not. Any number may run at once.
     """
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.host.processes.launcher import run_as_child_if_pid1

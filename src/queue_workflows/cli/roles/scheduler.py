@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.log_options import log_options
+from queue_workflows.cli.log.log_options import log_options
 from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import schema_wait_option
 from queue_workflows.errors import ExitCode
@@ -36,7 +36,7 @@ def scheduler(
     What `set_ingest_schedule` declares in the host app's wiring is put into the database first. Any number of
     schedulers may run at once: each tick becomes one job. `qwf schedule` looks at schedules and steers them.
     """
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.host.processes.launcher import run_as_child_if_pid1

@@ -12,9 +12,9 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.log_options import log_options
+from queue_workflows.cli.log.logs import log_arguments, log_to_stderr
 from queue_workflows.cli.roles.worker import worker
-from queue_workflows.cli.shared.log_options import log_options
-from queue_workflows.cli.shared.logs import log_arguments, log_to_stderr
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode

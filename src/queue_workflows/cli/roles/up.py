@@ -14,12 +14,12 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.log_lines import painted
+from queue_workflows.cli.log.log_options import JSON, log_options
+from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.page.web import page_beside
 from queue_workflows.cli.roles.reload import CodeWatch, begin_anew, places_of
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
-from queue_workflows.cli.shared.log_lines import painted
-from queue_workflows.cli.shared.log_options import JSON, log_options
-from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import say
 from queue_workflows.config import check_known_queue, current_config, effective_settings
 from queue_workflows.db import bootstrap

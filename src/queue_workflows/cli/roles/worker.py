@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.log_options import log_options
+from queue_workflows.cli.log.log_options import log_options
 from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import Seconds, schema_wait_option
 from queue_workflows.errors import ExitCode
@@ -112,7 +112,7 @@ def worker(
     The first SIGTERM or Ctrl-C lets the current jobs finish within the grace, else gives them back uncounted;
     a second one gives them back at once.
     """
-    from queue_workflows.cli.shared.logs import log_to_stderr
+    from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import check_known_queue, effective_settings
     from queue_workflows.db.connections.engine import Database
     from queue_workflows.host.processes.launcher import run_as_child_if_pid1

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands
 from queue_workflows.cli.runs.watch import follow
-from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import say
 from queue_workflows.config import effective_settings
 from queue_workflows.db import bootstrap

@@ -8,7 +8,7 @@ import click
 import psycopg
 
 from queue_workflows.errors import UnknownJob
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository
+from queue_workflows.repositories.explain.explain_job import ExplainingRepository
 from queue_workflows.repositories.sql.families import Family, named_job
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.repositories.reports.explain_job import Circumstances, waited_until
+from queue_workflows.repositories.explain.explain_job import Circumstances, waited_until
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import DesiredState
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 from queue_workflows.config import HOOKS_QUEUE as QUEUE
 from queue_workflows.engine.explain.history import Reason
 from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.jobs.hooks import ANY_HOST
-from queue_workflows.repositories.reports.explain_job import Circumstances
 from queue_workflows.repositories.workers.obedience import Standing
 
 # Why a hook is on hold: the host that its key names has another directory, or none.

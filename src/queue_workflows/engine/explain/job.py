@@ -1,6 +1,6 @@
 """Why a job does not run, what it is at, or how it ended: from its circumstances to sentences.
 
-Pure: `repositories/reports/explain_job` reads the circumstances, here they are judged. Of all reasons that
+Pure: `repositories/explain/explain_job` reads the circumstances, here they are judged. Of all reasons that
 hold each is told, the one that has to go first at the beginning.
 """
 
@@ -32,9 +32,9 @@ from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
+from queue_workflows.repositories.explain.explain_job import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
-from queue_workflows.repositories.reports.explain_job import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.repositories.workers.control import Control
 from queue_workflows.repositories.workers.obedience import Standing

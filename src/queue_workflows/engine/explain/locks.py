@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_workflows.engine.explain.history import Reason, moment
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, LockHolder, lock_of
-from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.sql.checks import ELSEWHERE
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from queue_workflows.config import GPU_QUEUE
 from queue_workflows.engine.explain.history import Reason
-from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import WorkerState
 

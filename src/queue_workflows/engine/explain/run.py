@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from queue_workflows.engine.explain.history import Event, Reason, moment
 from queue_workflows.engine.explain.job import Explanation, Knowledge, explain
-from queue_workflows.repositories.jobs.hooks import ANY_HOST
-from queue_workflows.repositories.reports.explain_run import (
+from queue_workflows.repositories.explain.explain_run import (
     FailingEvent,
     NodeRow,
     OpenJobs,
     RunCircumstances,
 )
+from queue_workflows.repositories.jobs.hooks import ANY_HOST
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Graph, GraphNode

@@ -13,7 +13,6 @@ from inspect import Parameter
 from typing import Any, Final, NamedTuple, NotRequired, Required
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from queue_workflows.engine.execution.callable import Work
@@ -42,7 +41,7 @@ class TypedArguments(NamedTuple):
             raise PayloadError(
                 f"{self.label} does not take these args: {_said(refused)}", path=_place(refused)
             ) from None
-        except PydanticSerializationError as refused:
+        except ValueError as refused:
             raise PayloadError(f"{self.label}: the args cannot be stored: {refused}", path="args") from None
         return stored
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 def start_thread(work: Callable[[], None], name: str) -> None:
-    """Have a thread do this work, whose exceptions go to stderr; it does not keep the process from ending."""
+    """Have a thread do this work; what it raises goes to stderr, and no end of the process waits for it."""
     # As `Thread` does for debuggers and profilers.
     trace, profile = threading.gettrace(), threading.getprofile()
 

@@ -1,5 +1,5 @@
 """What people and dashboards ask: lists, counts, figures, and all that decides whether a job runs.
 
 Nothing here changes a row, and no statement's cost grows with what is stored where it is asked often.
-`explain_job` and `explain_run` read what `engine/explain` puts into words. Begin with `queue_statistics`.
+Begin with `queue_statistics`.
 """

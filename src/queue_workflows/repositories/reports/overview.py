@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queue_workflows.repositories.reports.explain_run import ORCHESTRATORS
+from queue_workflows.repositories.explain.explain_run import ORCHESTRATORS
 from queue_workflows.repositories.reports.queue_statistics import (
     AWAITING,
     COUNTED,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from queue_workflows.repositories.reports.explain_run import ORCHESTRATORS
+from queue_workflows.repositories.explain.explain_run import ORCHESTRATORS
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
 PRESENT: Final = """

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from queue_workflows.errors import UnusableRow
-from queue_workflows.repositories.sql.moments import moment_of
+from queue_workflows.repositories.sql.drivers.moments import moment_of
 from queue_workflows.states import JobFamily
 
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from queue_workflows.repositories.sql.connection import Handle, Params, Rows, Statements
-from queue_workflows.repositories.sql.moments import read_all_moments
+from queue_workflows.repositories.sql.drivers.moments import read_all_moments
 
 
 def read_together(handle: Handle, table: str, reads: Mapping[str, str], params: Params) -> dict[str, Rows]:

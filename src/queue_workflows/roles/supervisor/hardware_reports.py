@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.errors import SchemaError
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.repositories.workers.hardware_history import (
     KEPT_S,
@@ -152,7 +153,7 @@ class HardwareReports:
             return False
         try:
             return write()
-        except psycopg.ProgrammingError as exc:
+        except (psycopg.ProgrammingError, SchemaError) as exc:
             self._refused_until[what] = self._now() + _REFUSED_S
             _log.warning("the hardware's %s are not stored: %s", what, " ".join(str(exc).split()))
             return False

@@ -11,8 +11,8 @@ import psycopg
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_named
 from queue_workflows.errors import UnknownJob
 from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.repositories.explain.explain_job import ExplainingRepository, Job
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository, Job
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.repositories.runs.runs import RunRepository

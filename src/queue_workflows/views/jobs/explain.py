@@ -10,7 +10,7 @@ import psycopg
 
 from queue_workflows.engine.explain.job import Explanation, Knowledge, explain
 from queue_workflows.errors import UnknownJob
-from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.views.jobs.names import name_of
 

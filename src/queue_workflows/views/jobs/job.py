@@ -14,7 +14,7 @@ from queue_workflows.engine.explain.job import title_of
 from queue_workflows.errors import UnknownJob
 from queue_workflows.models import AuditLog
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository, Job
+from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository, Job
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.views.jobs.names import name_of
 from queue_workflows.views.json_values import named

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from queue_workflows.engine.explain.job import Explanation, Knowledge
 from queue_workflows.engine.explain.run import explain_node, explain_run
 from queue_workflows.errors import UnknownNode, UnknownRun
-from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
+from queue_workflows.repositories.explain.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.workflow.document.load import compiled, find_compiled

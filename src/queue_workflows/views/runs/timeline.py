@@ -174,7 +174,7 @@ def _bar(box: Box, segments: Sequence[Segment]) -> Bar:
 
 
 def said_of_pause(pause: RunPause) -> str:
-    """What was paused or switched off, by whose wish, and for how long of the run."""
+    """What was paused or switched off, what for, by which operator, and for how long of the run."""
     what = asked_of(pause.host_label, DesiredState(pause.asked), past=True)
     queues = "all queues" if pause.queue == "*" else f"queue {pause.queue}"
     took = say_span((pause.end - pause.start).total_seconds())

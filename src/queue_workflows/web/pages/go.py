@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from queue_workflows.repositories.reports.explain_job import ExplainingRepository
+from queue_workflows.repositories.explain.explain_job import ExplainingRepository
 from queue_workflows.repositories.runs.listing import RunLinesRepository
 from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.repositories.sql.families import named_job

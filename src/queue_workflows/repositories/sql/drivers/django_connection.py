@@ -8,9 +8,9 @@ import psycopg
 
 from queue_workflows.errors import FailedTransaction
 from queue_workflows.repositories.sql.drivers.handles import Answer, Asker, Params, answered
+from queue_workflows.repositories.sql.drivers.moments import read_all_moments
 from queue_workflows.repositories.sql.drivers.placeholders import for_psycopg2
 from queue_workflows.repositories.sql.drivers.refusals import kind_name, refusal
-from queue_workflows.repositories.sql.moments import read_all_moments
 
 
 def on_django(connection: Any, _table: str) -> Asker:

@@ -8,8 +8,8 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from queue_workflows.repositories.sql.drivers.handles import Answer, Asker, Params, Rows, answered
+from queue_workflows.repositories.sql.drivers.moments import read_all_moments
 from queue_workflows.repositories.sql.drivers.refusals import check_flow, refusal
-from queue_workflows.repositories.sql.moments import read_all_moments
 
 
 def on_psycopg(connection: psycopg.Connection[Any], _table: str) -> Asker:

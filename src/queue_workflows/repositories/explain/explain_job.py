@@ -33,9 +33,10 @@ from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import LimitLineRepository
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.arrays import texts
-from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
+from queue_workflows.repositories.sql.together import read_together
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
@@ -82,12 +83,10 @@ AHEAD_OF_HOOK: Final = (
             AND (pinned_host IS NOT DISTINCT FROM %(host)s::text OR mark.priority > %(own)s::smallint)""",
     )
 )
-# The row against the predicates, for a worker that has nothing else; the clock that they go by; and how many
-# come before it, which nobody counts of a job that cannot be claimed.
-_JUDGED: Final = per_family(
+# The row against the predicates, for a worker that has nothing else; and the clock that they go by.
+JUDGED: Final = per_family(
     """
-SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp(),
-    CASE WHEN {claimable} OR {claimable_alone} THEN ({ahead}) ELSE 0 END
+SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
 FROM {table} WHERE id = %(id)s::bigint
 """,
     claimable=CLAIMABLE,
@@ -95,30 +94,14 @@ FROM {table} WHERE id = %(id)s::bigint
     due=DUE,
     lapsed=LAPSED,
 )
-JUDGED: Final = {name: sql.replace("{ahead}", AHEAD[name]) for name, sql in _JUDGED.items()}
-JUDGED_SUSPECT: Final = {
-    name: sql.replace(
-        "{ahead}", f"SELECT LEAST(({AHEAD[name]}) + ({SUSPECTS_AHEAD[name]}), %(limit)s::bigint)"
-    )
-    for name, sql in _JUDGED.items()
-}
-JUDGED_HOOK: Final = _JUDGED[NODE.name].replace("{ahead}", AHEAD_OF_HOOK)
 # What the workers of a queue are at, the oldest first.
 AT_WORK: Final = per_family("""
 SELECT claimed_by, id, started_at FROM {table}
 WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
 ORDER BY started_at
 """)
-# Those, and what runs with the lock that a job waits for.
-AT_WORK_OR_LOCKING: Final = {
-    name: f"""
-SELECT NULL AS family, job.id, job.claimed_by, job.started_at FROM ({sql}) AS job
-UNION ALL
-SELECT holder.* FROM ({ALL_HOLDERS}) AS holder
-"""  # noqa: S608
-    for name, sql in AT_WORK.items()
-}
 LAST_POSITION: Final = 2**63 - 1
+_COUNTS: Final = ("ahead", "suspects")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +165,14 @@ class ExplainingRepository:
         job = self.job(family, job_id)
         if job is None:
             return None
-        sql = Statements(self._conn, family.table)
-        judged = sql.rows(*_judged(family, job))
-        if not judged:  # pruned meanwhile
+        reads, params = _judged(family, job)
+        read = read_together(self._conn, family.table, reads, params)
+        if not read["judged"]:  # pruned meanwhile
             return None
         workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
-        claimable, due, lapsed, now, ahead = judged[0]
-        at_work, lock_holders = self._running(sql, family, job, workers)
+        claimable, due, lapsed, now = read["judged"][0]
+        ahead = sum(int(read[name][0][0]) for name in _COUNTS if name in read) if claimable else 0
+        at_work, lock_holders = self._running(family, job, workers)
         done_to_it, asked_before, asked_of_queue = AuditRepository(self._conn).around_job(
             (family.title, str(job_id)), job.queue, since=job.created_at, until=waited_until(job)
         )
@@ -199,7 +183,7 @@ class ExplainingRepository:
             claimable=claimable,
             due=due,
             lapsed=lapsed,
-            ahead=int(ahead),
+            ahead=min(ahead, COUNTED_AHEAD + 1),
             workers=workers,
             at_work=at_work,
             wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
@@ -223,16 +207,17 @@ class ExplainingRepository:
         return [family for family in (INGEST, NODE) if self.job(family, job_id) is not None]
 
     def _running(
-        self, sql: Statements, family: Family, job: Job, workers: list[Standing]
+        self, family: Family, job: Job, workers: list[Standing]
     ) -> tuple[list[AtWork], list[LockHolder]]:
         """What these workers are at, and what runs with the lock that a job waits for."""
+        reads = {"at_work": AT_WORK[family.name]}
         params: dict[str, Any] = {"workers": [one.worker_id for one in workers]}
-        if job.host_lock is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
-            return [AtWork(*row) for row in sql.rows(AT_WORK[family.name], params)], []
-        params |= {"keys": texts(keys_of([lock_of(job.host_lock)]))}
-        rows = sql.rows(AT_WORK_OR_LOCKING[family.name], params)
-        at_work = [AtWork(worker, job_id, since) for of, job_id, worker, since in rows if of is None]
-        return at_work, [LockHolder(*row) for row in rows if row[0] is not None]
+        if job.host_lock is not None and job.status in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            reads["holders"] = ALL_HOLDERS
+            params["keys"] = texts(keys_of([lock_of(job.host_lock)]))
+        read = read_together(self._conn, family.table, reads, params)
+        holders = [LockHolder(*row) for row in read.get("holders", ())]
+        return [AtWork(*row) for row in read["at_work"]], holders
 
     def _run(self, job: Job) -> WorkflowRun | None:
         """The run of a job; its document, which may be large, is read once for several jobs of the run."""
@@ -258,22 +243,21 @@ class ExplainingRepository:
         return Limit(*limits.held(key), before)
 
 
-def _judged(family: Family, job: Job) -> tuple[str, dict[str, Any]]:
-    """The statement that judges a job by what it is, and its parameters."""
+def _judged(family: Family, job: Job) -> tuple[dict[str, str], dict[str, Any]]:
+    """What judges a job and counts those that come first, which is not asked of one that is not queued."""
+    reads = {"judged": JUDGED[family.name]}
+    params: dict[str, Any] = {"id": job.id, "queue": job.queue, "limit": COUNTED_AHEAD + 1}
+    if job.status != JobStatus.QUEUED:
+        return reads, params
     first = [priority for priority in PRIORITIES if priority >= job.priority]
-    params: dict[str, Any] = {
-        "id": job.id,
-        "queue": job.queue,
-        "priorities": first,
-        "before": [LAST_POSITION] * (len(first) - 1) + [job.position],
-        "limit": COUNTED_AHEAD + 1,
-    }
+    params |= {"priorities": first, "before": [LAST_POSITION] * (len(first) - 1) + [job.position]}
     if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
-        of_hook = {"host": job.pinned_host, "background": job.background, "own": job.priority}
-        return JUDGED_HOOK, params | of_hook
+        params |= {"host": job.pinned_host, "background": job.background, "own": job.priority}
+        return reads | {"ahead": AHEAD_OF_HOOK}, params
+    reads["ahead"] = AHEAD[family.name]
     if job.suspect:
         # All that is not suspect, and the suspects before it.
+        reads["suspects"] = SUSPECTS_AHEAD[family.name]
         params |= {"priorities": list(PRIORITIES), "before": [LAST_POSITION] * len(PRIORITIES)}
         params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
-        return JUDGED_SUSPECT[family.name], params
-    return JUDGED[family.name], params
+    return reads, params

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.audit_log import OF_SUBJECT
-from queue_workflows.repositories.reports.explain_job import Circumstances
-from queue_workflows.repositories.reports.explain_run_jobs import RunJobsRepository
+from queue_workflows.repositories.explain.explain_job import Circumstances
+from queue_workflows.repositories.explain.explain_run_jobs import RunJobsRepository
 from queue_workflows.repositories.runs.outbox import DUE
 from queue_workflows.repositories.runs.runs import FETCH_AGAIN
 from queue_workflows.repositories.sql.connection import Handle, Statements

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from queue_workflows.repositories.sql.connection import Statements
-from queue_workflows.repositories.sql.moments import FIRST, LAST
+from queue_workflows.repositories.sql.drivers.moments import FIRST, LAST
 from queue_workflows.repositories.sql.together import read_together
 
 READS = {

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.log_lines import JsonLines, TextLines, painted
-from queue_workflows.cli.shared.log_options import JSON
+from queue_workflows.cli.log.log_lines import JsonLines, TextLines, painted
+from queue_workflows.cli.log.log_options import JSON
 from queue_workflows.db.connections.descriptors import Descriptors
 from queue_workflows.drawing.terminal import Terminal
 from queue_workflows.engine.execution.log_fields import JobLogFilter

@@ -23,9 +23,9 @@ from queue_workflows.repositories import (
     MachineRepository,
     WorkerControlRepository,
 )
-from queue_workflows.repositories.reports import explain_run_jobs
-from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
-from queue_workflows.repositories.reports.explain_run import RunCircumstances, RunExplainingRepository
+from queue_workflows.repositories.explain import explain_run_jobs
+from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.explain.explain_run import RunCircumstances, RunExplainingRepository
 from queue_workflows.repositories.sql.families import NODE
 
 KNOWN = Knowledge(stale_s=30.0, poll_s=1.0, schema=None, yield_s=60.0)

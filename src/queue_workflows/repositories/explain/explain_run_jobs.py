@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_workflows.repositories.claims.by_host_lock import LockHolder, keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
-from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
-from queue_workflows.repositories.limits.caps import SLOTS_OF_KEY, in_force
-from queue_workflows.repositories.limits.lanes import LIMIT_FULL
-from queue_workflows.repositories.limits.overview import COUNTED
-from queue_workflows.repositories.reports.explain_job import (
+from queue_workflows.repositories.explain.explain_job import (
     AT_WORK,
     COUNTED_AHEAD,
     LAST_POSITION,
@@ -26,6 +22,10 @@ from queue_workflows.repositories.reports.explain_job import (
     Circumstances,
     Limit,
 )
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
+from queue_workflows.repositories.limits.caps import SLOTS_OF_KEY, in_force
+from queue_workflows.repositories.limits.lanes import LIMIT_FULL
+from queue_workflows.repositories.limits.overview import COUNTED
 from queue_workflows.repositories.sql.connection import Handle, Rows
 from queue_workflows.repositories.sql.families import FAMILIES, NODE, per_family
 from queue_workflows.repositories.sql.table import Table
