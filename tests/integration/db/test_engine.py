@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from support.processes.embedded_users import alive, until
-from support.processes.environments import LOCKS
+from support.processes.environments import LINGER, LOCKS
 from support.servers.cluster import PASSWORD, Cluster
 from support.servers.odd_servers import hangs_up, says_nothing, serving, speaks_http
 from support.servers.transaction_pooler import TransactionPooler
@@ -40,7 +40,7 @@ MOMENT = datetime(2026, 2, 1, 12, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch, tmp_path):
     for name in [*os.environ]:
-        if name.startswith(("PG", "QWF_", "AI_LEADS_")) and name != LOCKS:
+        if name.startswith(("PG", "QWF_", "AI_LEADS_")) and name not in (LOCKS, LINGER):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     reset_config()

@@ -111,6 +111,9 @@ def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill
     run_id = start(connection, CHAIN)
     with running_orchestrator(proxy.dsn) as victim:
         patiently(lambda: jobs_of(connection, "one"))
+        # It has read that this is committed, and looks again.
+        looks = proxy.passed(outbox.FIND_RUNS)
+        patiently(lambda: proxy.passed(outbox.FIND_RUNS) > looks)
         trap = proxy.trap(kill.statement, moment=kill.moment)
         work(connection, body)
         trap.sprung(300)

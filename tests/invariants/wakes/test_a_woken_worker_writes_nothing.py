@@ -10,6 +10,8 @@ import os
 import signal
 from contextlib import ExitStack
 
+from typing import Any
+
 import pytest
 from support.processes.workers import until
 from support.servers.statement_proxy import Moment, StatementProxy
@@ -83,6 +85,11 @@ def test_without_the_timer_the_fence_holds(
     assert floor.ledger.attempts(job) == [1, 2]
 
 
+def without_blame(row: dict[str, Any]) -> dict[str, Any]:
+    """A row but for what a lapse has blamed it for: a worker that turns out to be alive takes that back."""
+    return {name: value for name, value in row.items() if name not in ("crash_count", "suspect", "errors")}
+
+
 @pytest.mark.parametrize("successor", ["is done", pytest.param("runs", marks=pytest.mark.slow)])
 def test_an_end_that_arrives_late(floor: Floor, proxy: StatementProxy, successor: str) -> None:
     """Held up on its way until the job is another's, it changes nothing, and its sender works on."""
@@ -98,12 +105,12 @@ def test_an_end_that_arrives_late(floor: Floor, proxy: StatementProxy, successor
             if successor == "is done":
                 floor.ledger.open_gate(job, 2)
                 floor.until_completed(job)
-            before = floor.row(job)
+            before = without_blame(floor.row(job))
             claims = proxy.passed(*CLAIMS)
             trap.deliver()
             # What the worker does next, once it has the answer.
             until(lambda: proxy.passed(*CLAIMS) > claims)
-            assert floor.row(job) == before
+            assert without_blame(floor.row(job)) == before
             floor.ledger.open_gate(job, 2)
             floor.until_completed(job)
             assert floor.jobs.row(job)["result"] == {"attempt": 2, "pid": worker.pid}

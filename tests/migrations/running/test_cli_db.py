@@ -117,10 +117,10 @@ def test_the_whole_life_of_a_host_chain(migrated: str, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_its_exit_code(
-    empty: str, arguments: tuple[str, ...], status: int, said: str
+    empty: str, arguments: tuple[str, ...], status: int, said: str, tmp_path: Path
 ) -> None:
     """No traceback, and nothing is changed."""
-    run = qwf(*arguments, QWF_DB_URL=empty)
+    run = qwf(*arguments, QWF_DB_URL=empty, HOST_APP_VERSIONS=str(tmp_path))
     assert run.returncode == status, run.stderr
     assert said in run.stderr
     assert len(run.stderr.splitlines()) == 1, run.stderr

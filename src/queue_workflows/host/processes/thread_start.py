@@ -14,16 +14,24 @@ from collections.abc import Callable
 
 
 def start_thread(work: Callable[[], None], name: str) -> None:
-    """Have a thread do this work; what it raises goes to stderr, and no end of the process waits for it."""
+    """Have a thread do this work; what it raises `threading.excepthook` is told, as of any thread.
+
+    No end of the process waits for it.
+    """
     # As `Thread` does for debuggers and profilers.
     trace, profile = threading.gettrace(), threading.getprofile()
 
     def run() -> None:
-        threading.current_thread().name = name
-        if trace is not None:
-            sys.settrace(trace)
-        if profile is not None:
-            sys.setprofile(profile)
-        work()
+        thread = threading.current_thread()
+        thread.name = name
+        try:
+            if trace is not None:
+                sys.settrace(trace)
+            if profile is not None:
+                sys.setprofile(profile)
+            work()
+        except BaseException as raised:
+            said = (type(raised), raised, raised.__traceback__, thread)
+            threading.excepthook(threading.ExceptHookArgs(said))
 
     _thread.start_new_thread(run, ())
