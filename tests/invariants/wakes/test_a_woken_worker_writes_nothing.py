@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import ExitStack
-
 from typing import Any
 
 import pytest
