@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import signal
 import threading
@@ -45,6 +46,8 @@ _LOOK_EVERY_S: Final = 0.5
 # A look may take a tenth of the time at most, however much has ended.
 _LOOK_SHARE: Final = 0.1
 _WORDS: Final = {RETRY: "to be tried again", LATER: "for later"}
+# A worker's line of a job that ended well, or was put off.
+_AN_END: Final = re.compile(r"\S+ INFO \d+ queue_workflows\.jobs: ")
 
 
 @click.command()
@@ -78,8 +81,6 @@ def run(
     settings = effective_settings({"grace_s": grace})
     options = ["--schema-wait=0", *["--drain"] * drain]
     options += [f"--concurrency={concurrency}"] if concurrency else []
-    # How many jobs end is shown below; what fails is told.
-    options += ["--log-level=warning"] if settings.layer_of("log_level") is Layer.DEFAULT else []
     specs = parse_workers(shlex.join([check_known_queue(queue), *options]))
     with Database.open(invocation.db_url, role="queue-run", settings=settings) as database:
         with KeptConnection(database) as kept:
@@ -138,9 +139,14 @@ def _shown(
     progress = _Shared()
     log_to_stderr(invocation, settings, handler=_Handler(progress), everyday=False)
     watcher = _Watcher(database, queue, since, progress)
-    with MergedLog(
-        lambda _name, line: progress.say(line), lost=lambda: os.kill(os.getpid(), signal.SIGTERM)
-    ) as log:
+    is_asked_for = settings.layer_of("log_level") is not Layer.DEFAULT
+
+    def write(_name: str, line: str) -> None:
+        # How many jobs end is shown below; what fails is told.
+        if is_asked_for or not _AN_END.match(line):
+            progress.say(line)
+
+    with MergedLog(write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
         watcher.start()
         try:
             yield log
