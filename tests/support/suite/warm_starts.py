@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,14 @@ class _ReadyProcess:
         self._own.recv(_LONGEST)
 
     def start(self, asked: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """The pid of a process that is a child of ours."""
+        """The pid of a process that is a child of ours, and has a group of its own to be killed by."""
         socket.send_fds(self._own, [json.dumps(asked).encode()], streams)
-        return int(self._own.recv(_LONGEST))
+        pid = int(self._own.recv(_LONGEST))
+        # One that is gone before that never has one.
+        deadline = time.monotonic() + 30
+        while os.getpgid(pid) != pid and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return pid
 
 
 _ready: dict[int, _ReadyProcess] = {}
