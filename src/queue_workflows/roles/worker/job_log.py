@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from json import loads
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final, ParamSpec
 
 from queue_workflows import clock as time
@@ -49,6 +51,8 @@ _UNKNOWN: Final = {
 _MOST_NAMES: Final = 1_000
 # How long the end of a process waits for a line that another thread is at.
 _LAST_LINE_S: Final = 0.5
+_FILE: Final = re.compile(r'^ *File "([^"]+)"', re.MULTILINE)
+_PACKAGE: Final = str(Path(__file__).parents[2])
 _VERBS: Final = {"retried": "failed", "retry_after": "asked to run later", "released": "given back"}
 
 
@@ -219,7 +223,7 @@ class JobLog:
             "%s %d failed after %s, attempt %d: %s; %s",
             (_name(job), job.id, _lasted(seconds), job.attempt, facts["error"], left),
             facts,
-            error.get("traceback"),
+            _of_the_job(error.get("traceback")),
         )
 
     def _unknown(self, reason: str, name: str) -> None:
@@ -238,6 +242,12 @@ def _say(
     record = _log.makeRecord(LOGGER, level, __file__, 0, words, values, None, None, facts)
     record.exc_text = traceback.rstrip() if traceback else None
     _log.handle(record)
+
+
+def _of_the_job(traceback: str | None) -> str | None:
+    """A traceback with a line of the job's own; where we refuse what it returned the message says all."""
+    files = _FILE.findall(traceback or "")
+    return traceback if any(not file.startswith(_PACKAGE) for file in files) else None
 
 
 def _facts(job: ClaimedJob, word: str, seconds: float) -> dict[str, Any]:
