@@ -13,8 +13,11 @@ from support.rows.claimed_jobs import context, ingest_job, node_job
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.roles.worker import job_log
 from queue_workflows.roles.worker.job_log import LINES, LOGGER, JobLog
 from queue_workflows.states import JobStatus
+
+TRACE = 'Traceback (most recent call last):\n  File "/srv/app/tasks.py", line 3, in go\nValueError'
 
 
 class Clock:
@@ -104,13 +107,13 @@ def test_failures_are_never_only_counted(lines, caplog):
     """In a crowd too each has its own line, at ERROR, with its traceback and with when it runs again."""
     log = JobLog(Clock())
     error = json.dumps(
-        {"kind": "exception", "type": "ValueError", "message": "no\nway", "traceback": "Trace\n"}
+        {"kind": "exception", "type": "ValueError", "message": "no\nway", "traceback": f"{TRACE}\n"}
     )
     batch = [held(ingest_job(id=n)) for n in range(300)]
     batch.append(held(ingest_job(id=300), "scheduled", counts=True, delay_s=60.0, error=error))
     batch.append(held(ingest_job(id=301, failures=2), "failed", counts=True, error=error))
     log.ended(batch, statuses(batch))
-    assert [record.exc_text for record in caplog.records] == ["Trace", "Trace"]
+    assert [record.exc_text for record in caplog.records] == [TRACE, TRACE]
     again, for_good = lines()
     assert again[0] == for_good[0] == "ERROR"
     begun, _, left = again[1].partition("; runs again in 60 s, at ")
@@ -197,3 +200,14 @@ def test_a_handler_that_raises_ends_no_worker(caplog):
         logger.removeFilter(broken)
     log.ended([one], statuses([one]))
     assert len(caplog.records) == 1
+
+
+def test_a_refused_result_has_no_traceback(lines, caplog):
+    """Its frames are the engine's alone, and the message says all."""
+    ours = f'Traceback (most recent call last):\n  File "{job_log.__file__}", line 1, in f\nPayloadError'
+    error = json.dumps({"kind": "exception", "type": "PayloadError", "message": "no JSON", "traceback": ours})
+    batch = [held(ingest_job(id=1), "failed", counts=True, error=error)]
+    JobLog(Clock()).ended(batch, statuses(batch))
+    assert [(record.exc_text, "no JSON" in record.getMessage()) for record in caplog.records] == [
+        (None, True)
+    ]
