@@ -355,8 +355,11 @@ def waits_for_commands(keeper: psutil.Process) -> bool:
 
 
 def descriptors_of_idle_keepers(spawner: Spawner) -> int:
-    """How many each has; 0 while they differ, as one begins, or has just told how its command ended."""
-    seen = {one.num_fds() for one in keepers_of(spawner)}
+    """How many each has; 0 while they differ, as one begins or ends, or has just told how its command ended."""
+    try:
+        seen = {one.num_fds() for one in keepers_of(spawner)}
+    except psutil.NoSuchProcess:
+        return 0
     return seen.pop() if len(seen) == 1 else 0
 
 
