@@ -355,7 +355,7 @@ def waits_for_commands(keeper: psutil.Process) -> bool:
 
 
 def descriptors_of_idle_keepers(spawner: Spawner) -> int:
-    """How many each has; 0 while they differ, as one begins or ends, or has just told how its command ended."""
+    """How many each has; 0 while they differ, as one begins, ends, or has just told how its command ended."""
     try:
         seen = {one.num_fds() for one in keepers_of(spawner)}
     except psutil.NoSuchProcess:
