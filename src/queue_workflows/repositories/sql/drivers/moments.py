@@ -40,7 +40,7 @@ class _Moment(Loader):
 
     def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
         super().__init__(oid, context)
-        usual = psycopg.adapters.get_loader(oid, Format.TEXT)
+        usual = psycopg.adapters.get_loader(oid, self.format)
         assert usual is not None  # noqa: S101 - the driver has one for each type of its own
         self._usual = usual(oid, context)
 
@@ -52,16 +52,10 @@ class _Moment(Loader):
             return FIRST if text.startswith("-") or text.endswith("BC") else LAST
 
 
-class _BinaryMoment(Loader):
+class _BinaryMoment(_Moment):
     """As `_Moment`, of what the server sends in the binary format: microseconds since 2000, with a sign."""
 
     format = Format.BINARY
-
-    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
-        super().__init__(oid, context)
-        usual = psycopg.adapters.get_loader(oid, Format.BINARY)
-        assert usual is not None  # noqa: S101 - the driver has one for each type of its own
-        self._usual = usual(oid, context)
 
     def load(self, data: Buffer) -> datetime:
         try:
