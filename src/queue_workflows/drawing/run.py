@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from queue_workflows.drawing.fold import Folded, folded
 from queue_workflows.drawing.rails import MARK, Rail, rails
 from queue_workflows.drawing.terminal import Terminal, padded, wide
-from queue_workflows.drawing.words import on_one_line, say_labels, say_moment, say_span
+from queue_workflows.drawing.words import on_one_line, say_labels, say_moment, say_time
 from queue_workflows.engine.watch.run_view import Elements, NodeOverview, RunOverview
 
 # More nodes than that are folded, more lanes are not drawn.
@@ -91,12 +91,6 @@ def _times(run: RunOverview) -> str:
     if run.finished_at is None:
         return f" for {say_time(run.at - run.started_at)}"
     return f" after {say_time(run.finished_at - run.started_at)}"
-
-
-def say_time(length: timedelta) -> str:
-    """Tenths below ten seconds, where most nodes are."""
-    seconds = length.total_seconds()
-    return f"{max(0.0, seconds):.1f}s" if seconds < 10 else say_span(seconds)
 
 
 # The graph.

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.drawing.run import LOOKS, say_time
+from queue_workflows.drawing.run import LOOKS
 from queue_workflows.drawing.terminal import Terminal, padded, wide
-from queue_workflows.drawing.words import on_one_line
+from queue_workflows.drawing.words import on_one_line, say_time
 
 _USUAL_COLUMNS: Final = 100
 _NARROWEST: Final = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 # Beyond this many nobody counts.
@@ -36,6 +36,12 @@ def say_span(seconds: float) -> str:
     if whole < 86_400:
         return _two(whole, "h", 3600, "m", 60)
     return _two(whole, "d", 86_400, "h", 3600)
+
+
+def say_time(length: timedelta) -> str:
+    """Tenths below ten seconds, where most jobs are."""
+    seconds = length.total_seconds()
+    return f"{max(0.0, seconds):.1f}s" if seconds < 10 else say_span(seconds)
 
 
 def _two(whole: int, large: str, size: int, small: str, part: int) -> str:

@@ -161,6 +161,27 @@ def test_an_index_of_a_status_is_read_alone(crowded: Jobs, status: str, queue: s
         assert rows_read(plan, crowded.table) <= 3
 
 
+def test_what_is_on_hold_is_found_by_its_reason(crowded: Jobs) -> None:
+    """Among any number that ended, and nowhere among what is in another status."""
+    search = JobSearch(crowded.connection)
+    with crowded.connection.transaction(force_rollback=True):
+        held = [crowded.enqueue(1)[0] for _ in range(2)]
+        crowded.connection.execute(
+            f"UPDATE {crowded.table} SET status = 'scheduled', hold_reason = 'lock', hold_key = 'disk'"
+            " WHERE id = ANY(%s)",
+            [held],
+        )
+        wanted = {
+            JobFilter(held="lock"): held[::-1],
+            JobFilter(held="any", status=("scheduled", "queued")): held[::-1],
+            JobFilter(held="limit_full"): [],
+            JobFilter(held="any", status=("queued",)): [],
+        }
+        for each, expected in wanted.items():
+            page = search.page(each)
+            assert ([line.id for line in page.lines], page.searched_back_to) == (expected, None), each
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_where_an_age_begins_is_found_by_halving(crowded: Jobs, mode: str) -> None:
     """A row for each half of the ids."""

@@ -34,6 +34,7 @@ JOB_FILTERS = st.builds(
     run_id=st.none() | st.uuids(),
     error=st.none() | TEXTS,
     worker=st.none() | TEXTS,
+    held=st.none() | TEXTS,
     older_than_s=st.none() | SPANS,
     newer_than_s=st.none() | SPANS,
 )
@@ -65,7 +66,7 @@ RUN_FILTERS = st.builds(
         (r"error:C:\temp", JobFilter(error=r"C:\temp")),
         ("status:queued status:running", JobFilter(status=("queued", "running"))),
         ("status:queued status:queued", JobFilter(status=("queued",))),
-        ("task:load worker:w7", JobFilter(task="load", worker="w7")),
+        ("task:load worker:w7 held:any", JobFilter(task="load", worker="w7", held="any")),
         (f"run:{RUN} node:cut", JobFilter(run_id=RUN, node="cut")),
         (
             "family:node newer:1h30m older:90",
@@ -92,7 +93,7 @@ def test_a_filter_of_runs_is_read(text: str, wanted: RunFilter) -> None:
     assert runs.run_filter(text) == wanted
 
 
-JOB_KEYS = "family, queue, status, task, node, run, error, worker, older, newer"
+JOB_KEYS = "family, queue, status, task, node, run, error, worker, held, older, newer"
 MISTAKES = {
     "stauts:failed": f"no filter 'stauts': one of {JOB_KEYS}",
     "failed": f"'failed' is no filter: write key:value, the key: one of {JOB_KEYS}",

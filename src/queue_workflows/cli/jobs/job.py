@@ -27,7 +27,7 @@ from queue_workflows.cli.shared.operator import (
     say_where_it_ends,
     tell_each,
 )
-from queue_workflows.drawing.words import COUNTED, number_of, on_one_line, say_moment, say_span
+from queue_workflows.drawing.words import COUNTED, number_of, on_one_line, say_moment, say_span, say_time
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import (
@@ -65,6 +65,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--run", "run_id", type=click.UUID, metavar="RUN", help="Node jobs of this run."),
         click.option("--error", metavar="TEXT", help="Last error contains TEXT."),
         click.option("--worker", metavar="WORKER_ID", help="That this worker has, or had last."),
+        click.option("--held", metavar="REASON", help="On hold for that reason, such as limit_full, or any."),
         click.option("--older-than", type=span, metavar="SPAN", help="Enqueued at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Enqueued at most so long ago."),
         click.option(
@@ -84,6 +85,7 @@ def _filter(
     run_id: uuid.UUID | None,
     error: str | None,
     worker: str | None,
+    held: str | None,
     older_than: float | None,
     newer_than: float | None,
     where: str | None,
@@ -96,6 +98,7 @@ def _filter(
         run_id=run_id,
         error=error,
         worker=worker,
+        held=held,
         older_than_s=older_than,
         newer_than_s=newer_than,
     )
@@ -121,7 +124,8 @@ def list_(invocation: Invocation, /, *, limit: int, before: str | None, as_json:
 
 def _print_lines(lines: Sequence[JobLine]) -> None:
     print_table(
-        ["JOB", "STATUS", "QUEUE", "WHAT", "ENQUEUED", "TRIES", "NOTE"], [_cells(one) for one in lines]
+        ["JOB", "STATUS", "QUEUE", "WHAT", "ENQUEUED", "TOOK", "TRIES", "NOTE"],
+        [_cells(one) for one in lines],
     )
 
 
@@ -135,7 +139,8 @@ def _cells(line: JobLine) -> list[str]:
         note = f"until {say_moment(line.run_at)} {note}"
     tries = f"{line.attempt}" + (f" ({line.failures}/{line.max_attempts} failed)" if line.failures else "")
     enqueued = say_moment(line.created_at)
-    return [line.name, line.status, line.queue, line.title, enqueued, tries, note[:120]]
+    took = "" if line.took is None else say_time(line.took)
+    return [line.name, line.status, line.queue, line.title, enqueued, took, tries, note[:120]]
 
 
 @job.command()

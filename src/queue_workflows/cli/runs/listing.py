@@ -21,9 +21,9 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import pairs
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.drawing.run import MOST_ROWS, draw, say_time
+from queue_workflows.drawing.run import MOST_ROWS, draw
 from queue_workflows.drawing.terminal import stdout_terminal
-from queue_workflows.drawing.words import on_one_line, say_labels, say_moment
+from queue_workflows.drawing.words import on_one_line, say_labels, say_moment, say_time
 from queue_workflows.repositories.reports.run_search import RunLine
 from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.states import RunStatus

@@ -14,7 +14,7 @@ from queue_workflows.cli.shared.operator import (
 )
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.drawing.run import say_time
+from queue_workflows.drawing.words import say_time
 from queue_workflows.engine.explain.history import held_for, of_error
 from queue_workflows.repositories.runs.elements import NodeElement
 from queue_workflows.states import JobStatus

@@ -62,10 +62,11 @@ def hatches() -> str:
     return f'<svg class="defs" aria-hidden="true" focusable="false"><defs>{patterns}</defs></svg>'
 
 
-def legend(kinds: Collection[str]) -> str:
-    """What the patterns mean, for the kinds that a picture has."""
+def legend(kinds: Collection[str], state: str | None = None) -> str:
+    """What the patterns mean, for the kinds that a picture has; work has the tone of a job's `state`."""
     entries = "".join(
-        f'<li><svg class="{SEGMENTS[kind].css}" aria-hidden="true"><rect class="seg{_work(kind)}"'
+        f'<li><svg class="{look_of_segment(kind, state).css}" aria-hidden="true">'
+        f'<rect class="seg{_work(kind)}"'
         f' x=".5" y=".5" width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
         for kind in SEGMENTS
         if kind in kinds

@@ -11,7 +11,7 @@ from typing import Protocol
 from queue_workflows.drawing.svg.hatches import SEGMENTS, WORDS, look_of_segment, paint_of
 from queue_workflows.drawing.svg.markup import number_of, percent_of, titled
 from queue_workflows.drawing.svg.ticks import share_of
-from queue_workflows.drawing.words import say_span
+from queue_workflows.drawing.words import say_time
 
 # Work for a moment can still be seen, as this share of the axis.
 _THINNEST = 0.003
@@ -93,8 +93,7 @@ def told(segment: Spanned, now: datetime) -> str:
 
 def length_of(segment: Spanned, now: datetime) -> str:
     """How long it took."""
-    seconds = ((segment.end or now) - segment.start).total_seconds()
-    return f"{max(0.0, seconds):.1f}s" if seconds < 10 else say_span(seconds)
+    return say_time((segment.end or now) - segment.start)
 
 
 def whole_of(segments: Sequence[Spanned], now: datetime | None) -> tuple[datetime, datetime] | None:

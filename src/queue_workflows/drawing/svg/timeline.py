@@ -13,7 +13,7 @@ from queue_workflows.drawing.svg.looks import look_of, word_of
 from queue_workflows.drawing.svg.markup import fitted, linked, number_of, percent_of, picture, titled
 from queue_workflows.drawing.svg.segments import Axis, Spanned, rectangles
 from queue_workflows.drawing.svg.ticks import share_of, ticks
-from queue_workflows.drawing.words import say_span
+from queue_workflows.drawing.words import say_time
 
 MOST_ROWS: Final = 400
 MOST_BANDS: Final = 50
@@ -125,7 +125,4 @@ def _row(row: Barred, axis: Axis, top: int) -> str:
 def _worked(row: Barred, axis: Axis) -> str:
     """How long it was at work, if it was."""
     work = [segment for segment in row.segments if segment.kind == "running"]
-    seconds = sum(((one.end or axis.end) - one.start).total_seconds() for one in work)
-    if not work:
-        return ""
-    return f"{max(0.0, seconds):.1f}s" if seconds < 10 else say_span(seconds)
+    return say_time(sum(((one.end or axis.end) - one.start for one in work), timedelta())) if work else ""

@@ -109,6 +109,8 @@ _GOES_ON: Final = per_family(
 )[NODE.name]
 
 
+# Of a filter: on hold, whatever the reason.
+ANY_HOLD: Final = "any"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 # Of a cursor; microseconds up to the year 9999.
@@ -127,6 +129,8 @@ class JobFilter:
     run_id: uuid.UUID | None = None
     error: str | None = None
     worker: str | None = None
+    # Why it is on hold, or `ANY_HOLD`.
+    held: str | None = None
     older_than_s: float | None = None
     newer_than_s: float | None = None
     ended_within_s: float | None = None
@@ -151,7 +155,7 @@ class JobFilter:
     def where(self, family: Family, *, after: int | None = None) -> Filters:
         """The conditions in one family's table."""
         filters = Filters()
-        for name in ("queue", "task", "node", "error", "worker"):
+        for name in ("queue", "task", "node", "error", "worker", "held"):
             check.text_or_none(name, getattr(self, name), max_bytes=check.TEXT_BYTES)
         filters.add("queue = %(queue)s::text", queue=self.queue)
         filters.status(self.status, JobStatus)
@@ -159,6 +163,9 @@ class JobFilter:
         filters.add("%(node)s::text IN (node_id, node_module)", node=self.node)
         filters.add("run_id = %(run_id)s::uuid", run_id=self.run_id)
         filters.add("claimed_by = %(worker)s::text", worker=self.worker)
+        filters.add("hold_reason = %(held)s::text", held=None if self.held == ANY_HOLD else self.held)
+        if self.held == ANY_HOLD:
+            filters.always("hold_reason IS NOT NULL")
         contains = f"strpos(lower({ERROR}), lower(%(error)s::text)) > 0"
         # A text without the mark of an id or number is a group's text only where it is an error's own.
         is_one = f" OR {NORMALISED} = %(error)s::text" if self.error is not None and "#" in self.error else ""

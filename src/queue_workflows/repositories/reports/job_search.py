@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import merge
 from typing import Final
 
@@ -93,6 +93,13 @@ class JobLine:
         """The job as commands take it."""
         return f"{self.family}:{self.id}"
 
+    @property
+    def took(self) -> timedelta | None:
+        """How long its last attempt ran, once it is over."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return self.finished_at - self.started_at
+
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
@@ -139,7 +146,7 @@ class JobSearch:
     def _newest(self, family: Family, wanted: JobFilter, before: int, limit: int) -> Found[int]:
         walk = walk_of(Statements(self._conn, family.table), family)
         filters = wanted.where(family)
-        if wanted.status is not None and not _statuses(wanted, family):
+        if (wanted.status or wanted.held) is not None and not _statuses(wanted, family):
             return Found([], None)
         few = walk.of_few(wanted.where(family), served_by_indexes(wanted, family), before=before, limit=limit)
         if few is not None:
@@ -192,7 +199,11 @@ def _steps(error: str | None) -> Sequence[int]:
 
 def _statuses(wanted: JobFilter, family: Family) -> set[str]:
     """The statuses that are asked for and that the family has."""
-    return set(wanted.status or ()) & {status.value for status in family.statuses}
+    asked = set(wanted.status or ())
+    if wanted.held is not None:
+        # A hold is of what is scheduled, which the table holds to.
+        asked = (asked or {JobStatus.SCHEDULED.value}) & {JobStatus.SCHEDULED.value}
+    return asked & {status.value for status in family.statuses}
 
 
 def _age(line: JobLine) -> tuple[datetime, int]:

@@ -28,6 +28,7 @@ _FIELDS: Final = {
     "run": "run_id",
     "error": "error",
     "worker": "worker",
+    "held": "held",
     "older": "older_than_s",
     "newer": "newer_than_s",
 }
@@ -49,6 +50,7 @@ def job_filter(text: str) -> JobFilter:
         run_id=one_run("run", values("run")),
         error=one_value("error", values("error")),
         worker=one_value("worker", values("worker")),
+        held=one_value("held", values("held")),
         older_than_s=one_span("older", values("older")),
         newer_than_s=one_span("newer", values("newer")),
     )

@@ -24,8 +24,8 @@ from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Of each family in one look: their errors are read and put into the form of their groups.
 FAILURES_READ: Final = 3_000
-# Shown on their own, or by what is made of them.
-_APART = frozenset({"id", "errors"} | {name for name, kind in KINDS.items() if kind != "note"})
+# Shown on their own, or by what is made of them: of past holds that is the history.
+_APART = frozenset({"id", "errors", "past_holds"} | {name for name, kind in KINDS.items() if kind != "note"})
 
 
 def jobs(look: Look) -> Shown:
@@ -74,6 +74,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
         for name in ("args", "inputs", "context_delta", "result", "progress")
         if columns.get(name) not in (None, {}, [])
     ]
+    bar = bar_of_job(told.there)
     return Shown(
         title=f"{stored.name} {stored.title}",
         template="job.html",
@@ -82,7 +83,8 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "job": stored,
             "row": columns,
             "run": run,
-            "wait_bar": wait_bar_picture(bar_of_job(told.there), columns["status"]),
+            "wait_bar": wait_bar_picture(bar, columns["status"]),
+            "waits": {segment.kind for segment in bar},
             "explanation": told.explanation,
             "reasons": reasons,
             "values": values,

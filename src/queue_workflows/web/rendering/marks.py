@@ -34,9 +34,9 @@ def hatches() -> Markup:
     return _drawn(patterns.hatches())
 
 
-def legend(kinds: Collection[str] = tuple(patterns.SEGMENTS)) -> Markup:
+def legend(kinds: Collection[str] = tuple(patterns.SEGMENTS), state: str | None = None) -> Markup:
     """What the patterns mean, for the kinds of segments that a drawing has."""
-    return _drawn(patterns.legend(kinds))
+    return _drawn(patterns.legend(kinds, state))
 
 
 def said(text: object) -> Markup:

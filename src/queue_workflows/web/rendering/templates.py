@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from queue_workflows.drawing.words import number_of, say_span
+from queue_workflows.drawing.words import number_of, say_span, say_time
 from queue_workflows.web.access.redaction import Kind, Redaction
 from queue_workflows.web.page import href
 from queue_workflows.web.rendering import marks, texts
@@ -83,6 +83,7 @@ def environment() -> Environment:
         "line": in_line,
         "block": block,
         "span": _span,
+        "took": say_time,
         "moment": _moment,
         "iso": _iso,
         "count": lambda number: f"{number:,}",
