@@ -168,7 +168,15 @@ class SharedWatch:
         self._left_at = 0.0
         self._is_closed = False
         self._announcements = _Announcements()
+        # How many statements or reads of runs there were, whoever they were for.
+        self.looks = 0
         self._advertised: set[uuid.UUID] = set()
+
+    @property
+    def callers(self) -> int:
+        """How many wait or watch now."""
+        with self._guard:
+            return len(self._waits) + sum(len(topic.watchers) for topic in self._topics.values())
 
     @property
     def is_idle(self) -> bool:
@@ -348,6 +356,7 @@ class SharedWatch:
         self, listener: Listener, kept: KeptConnection, ask: Callable[[psycopg.Connection[Any]], T]
     ) -> T:
         """By the connection that listens; by another while there is none, or should that one fail."""
+        self.looks += 1
         borrowed = listener.borrow()
         if borrowed is not None:
             kept.close()
