@@ -45,7 +45,10 @@ if TYPE_CHECKING:
         submit_input,
     )
     from queue_workflows.engine.schedules.declared import IngestSchedule, set_ingest_schedule
+    from queue_workflows.engine.watch.awaitable import await_for, awatch
+    from queue_workflows.engine.watch.follow import watch
     from queue_workflows.engine.watch.queue_snapshot import QueueSnapshot, aingest_snapshot, ingest_snapshot
+    from queue_workflows.engine.watch.run_view import RunOverview
     from queue_workflows.engine.watch.wait_for import wait_for
     from queue_workflows.errors import (
         ConfigurationError,
@@ -167,6 +170,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunNotCompleted",
+    "RunOverview",
     "RunRefused",
     "RunRepository",
     "RunRetry",
@@ -198,6 +202,8 @@ __all__ = [
     "aretry_run",
     "astart_run",
     "asubmit_input",
+    "await_for",
+    "awatch",
     "cancel_node",
     "cancel_run",
     "cancel_runs",
@@ -232,6 +238,7 @@ __all__ = [
     "start_run",
     "submit_input",
     "wait_for",
+    "watch",
     "workspace",
 ]
 
@@ -304,8 +311,11 @@ _HOMES: Final = {
     "engine.runs.retry": ("RunRetry", "retry_run"),
     "engine.runs.verbs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
     "engine.schedules.declared": ("IngestSchedule", "set_ingest_schedule"),
+    "engine.watch.awaitable": ("await_for", "awatch"),
+    "engine.watch.follow": ("watch",),
     "engine.watch.queue_snapshot": ("QueueSnapshot", "aingest_snapshot", "ingest_snapshot"),
     "engine.registry.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
+    "engine.watch.run_view": ("RunOverview",),
     "engine.watch.wait_for": ("wait_for",),
     "repositories": (
         "BinaryRepository",

@@ -105,8 +105,21 @@ async def enqueue_by_task(on: Brought) -> list[str]:
     return ["connections.greet"] * 3
 
 
+async def enqueue_unique(on: Brought) -> list[str]:
+    """Unique jobs, one and many, of which the second changes the first."""
+    soon = qwf.Unique(by=("args.n",), replace=("args", "priority", "run_at"))
+    await on.verb(qwf, "enqueue_ingest_job", "one", queue="fetch", args={"n": 1}, unique=soon)
+    other = job("two", {"n": 1}, unique=qwf.Unique())
+    made = await on.verb(
+        qwf, "enqueue_many", [job("one", {"n": 1, "é": "%"}, unique=soon, priority=7), other, other]
+    )
+    assert [each.created for each in made] == [False, True, False]
+    return ["one", "two"]
+
+
 enqueues = pytest.mark.parametrize(
-    "enqueue", [enqueue_one, enqueue_with_options, enqueue_keyed, enqueue_bulk, enqueue_by_task]
+    "enqueue",
+    [enqueue_one, enqueue_with_options, enqueue_keyed, enqueue_bulk, enqueue_by_task, enqueue_unique],
 )
 TASKS = "SELECT task_name FROM ingest_jobs ORDER BY position"
 

@@ -25,6 +25,7 @@ from queue_workflows.engine.operate.import_file import (
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.unique import REPLACEABLE, Unique
 from queue_workflows.repositories.sql.checks import ELSEWHERE, Row
 from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
@@ -39,6 +40,23 @@ MOST: Final = 100_000_000
 @click.option("--count", type=click.IntRange(1, MOST), default=1, show_default=True, help="So many of it.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher first; else 5.")
 @click.option("--dedupe-key", metavar="KEY", help="Enqueue nothing if a job of the task has this key.")
+@click.option(
+    "--unique-by",
+    metavar="WHAT",
+    multiple=True,
+    help="Enqueue nothing if a job like it waits or runs: by args, args.NAME or queue.",
+)
+@click.option("--unique-key", metavar="KEY", help="The same, by a word of your own.")
+@click.option("--unique-for", type=span, metavar="SPAN", help="Of those, only what was enqueued so lately.")
+@click.option(
+    "--unique-state", metavar="STATE", multiple=True, help="Of those, only jobs in this state, as in queued."
+)
+@click.option(
+    "--replace",
+    type=click.Choice(REPLACEABLE),
+    multiple=True,
+    help="What the job that waits takes over from this one.",
+)
 @click.option("--delay", type=span, metavar="SPAN", help="Not before so long from now.")
 @click.option("--run-at", metavar="TIME", help="Not before then, as in 2030-01-31T12:00:00Z.")
 @click.option("--limit-key", metavar="KEY", help="The limit that it counts against.")
@@ -77,8 +95,11 @@ def enqueue(
 
     Many go in batches that are committed one by one, and an interruption says how many there are.
     """
+    given["unique"] = _unique(given)
     if count > 1 and given["dedupe_key"] is not None:
         raise click.UsageError("--count with --dedupe-key would be one job: leave one of them out")
+    if given["unique"] is not None and (count > 1 or given["dedupe_key"] is not None):
+        raise click.UsageError("--unique-… is about one job without a --dedupe-key: leave the other out")
     if when_held is not None and given["host_lock"] is None:
         raise click.UsageError("--when-held is about --host-lock: name one")
     if when_held is not None and given["host_lock"].startswith(ELSEWHERE):
@@ -102,10 +123,35 @@ def enqueue(
     elif count == 1:
         click.echo(f"ingest:{first.id}")
         if not first.created:
-            say("it has this key already: nothing was enqueued")
+            say(_already(given["unique"], first.id))
     else:
         click.echo(f"{count:,} jobs, ingest:{first.id} to ingest:{last.id}")
     return ExitCode.DONE
+
+
+def _unique(given: dict[str, Any]) -> Unique | None:
+    """What the options say of other jobs like it; they are taken out."""
+    names = {
+        "by": "unique_by",
+        "key": "unique_key",
+        "period": "unique_for",
+        "states": "unique_state",
+        "replace": "replace",
+    }
+    said = {field: given.pop(name) for field, name in names.items()}
+    said = {field: value for field, value in said.items() if value not in (None, ())}
+    if "by" in said and "key" in said:
+        raise click.UsageError("--unique-by and --unique-key are two ways to say one thing: give one")
+    if said and not {"by", "key"} & said.keys():
+        raise click.UsageError("say what is alike: --unique-by args, or --unique-key with a word of your own")
+    return Unique(**said) if said else None
+
+
+def _already(unique: Unique | None, job_id: int) -> str:
+    if unique is None:
+        return "it has this key already: nothing was enqueued"
+    changed = f", and has this {' and '.join(unique.replace)} if it still waits" if unique.replace else ""
+    return f"ingest:{job_id} is like it{changed}: nothing was enqueued"
 
 
 def _enqueue(invocation: Invocation, row: Row, count: int) -> list[Enqueued]:

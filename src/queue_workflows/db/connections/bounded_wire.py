@@ -62,6 +62,8 @@ class Wire:
         self._now = now
         self._unanswered = False
         self._notes: list[Note] = []
+        # What arrives while psycopg itself is at a statement.
+        connection.add_notify_handler(lambda note: self._notes.append(Note(note.channel, note.payload)))
 
     def fileno(self) -> int:
         """The socket, to wait on; its number also when it is closed."""
@@ -111,6 +113,14 @@ class Wire:
             if left <= 0:
                 return False
             self._wait(select.POLLIN, left)
+
+    def lend(self) -> psycopg.Connection[Any]:
+        """The connection itself, at rest, for statements with psycopg; these are not bounded."""
+        if self._unanswered:
+            self._answer()
+        if self._connection.closed or self._pgconn.status != pq.ConnStatus.OK:
+            raise WireLost("the server closed the connection")
+        return self._connection
 
     def close(self) -> None:
         """Say good-bye, if anybody is there; never waits."""

@@ -28,6 +28,13 @@ POOL_SIZE: Final = 5
 _ADDRESSES: Final = ("QWF_DB_URL", "AI_LEADS_DB_URL", "QWF_DATA_DIR")
 
 
+def opened_for() -> tuple[object, ...]:
+    """What tells whether something that this process has open is still of its configured database."""
+    config = current_config()
+    names = (*_ADDRESSES, *filter(None, (config.db_url_env,)))
+    return (config, os.getpid(), *map(os.environ.get, names))
+
+
 class _Own:
     """The database that this process has open, and what it was opened for."""
 
@@ -38,9 +45,7 @@ class _Own:
 
     def database(self) -> Database:
         """The configured one."""
-        config = current_config()
-        names = (*_ADDRESSES, *filter(None, (config.db_url_env,)))
-        wanted = (config, os.getpid(), *map(os.environ.get, names))
+        wanted = opened_for()
         with self._guard:
             if self._database is None or self._opened_for != wanted:
                 self._close()

@@ -24,12 +24,16 @@ class KeptConnection:
             self._connection = self._database.connect(autocommit=True)
         return self._connection
 
+    def close(self) -> None:
+        """Let go of it until it is asked for again."""
+        if self._connection is not None:
+            self._connection.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self.close()
 
 
 @contextmanager

@@ -236,6 +236,12 @@ class Listener:
             settled = self._keep_wire(self._settle)
             return settled is not True
 
+    def borrow(self) -> psycopg.Connection[Any] | None:
+        """The connection itself, for what the loop reads between two waits; None while there is none."""
+        self._refuse_fork()
+        with self._in_use:
+            return self._keep_wire(Wire.lend)
+
     def close(self) -> None:
         """Let go of the connection; a forked child lets go without a word, for the socket is its parent's."""
         ours = os.getpid() == self._opened_in

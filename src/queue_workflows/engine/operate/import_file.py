@@ -25,6 +25,7 @@ from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.enqueue import ENQUEUE, current_rows, unknown_queue
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import BULK, IngestRows, NewIngestJob
+from queue_workflows.repositories.jobs.unique import UniqueRow, check_alone, unique_of
 from queue_workflows.repositories.sql.checks import Row
 from queue_workflows.repositories.sql.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.states import JobFamily
@@ -152,7 +153,9 @@ class JobRows:
     def _is_common(self, common: dict[str, Any]) -> bool:
         """Whether the next job that says the same gets the same: only texts are so equal, True is 1 too."""
         task = self._tasks.task_named(common["task_name"])
-        return set(map(type, common.values())) == {str} and (task is None or task.limit_key_of is None)
+        if task is not None and (task.limit_key_of is not None or task.defaults.get("unique") is not None):
+            return False
+        return set(map(type, common.values())) == {str}
 
     def _whole_row(self, given: dict[str, Any]) -> Row:
         name = given["task_name"]
@@ -165,7 +168,10 @@ class JobRows:
         if "queue" not in given:
             raise PayloadError("it has no queue", path="queue", advice="--queue names one")
         self.check(given["queue"])
-        return self._rows.of(given)
+        unique = given.get("unique")
+        check_alone(unique, given.get("dedupe_key"))
+        row = self._rows.of({name: value for name, value in given.items() if name != "unique"})
+        return row if unique is None else UniqueRow.of(row, unique)
 
     def check(self, queue: object) -> None:
         """Refuse a queue of nobody's; what is no text at all is refused with the other fields."""
@@ -206,7 +212,7 @@ class LineReader:
                 advice="store the data elsewhere and send a reference, or raise QWF_PAYLOAD_MAX_BYTES",
             )
         given = self._given(text)
-        if self._dedupe_by is not None and "dedupe_key" not in given:
+        if self._dedupe_by is not None and "dedupe_key" not in given and "unique" not in given:
             given["dedupe_key"] = _key_of(number, text, self._dedupe_by)
         return self._rows.row(given)
 
@@ -220,6 +226,8 @@ class LineReader:
             raise PayloadError(f"unknown: {unknown}", advice=f"a job has {', '.join(FIELDS)}")
         if "run_at" in given:
             given["run_at"] = moment_of(given["run_at"])
+        if "unique" in given:
+            given["unique"] = unique_of(given["unique"])
         if self._defaults:
             given = self._defaults | given
         if "task_name" not in given:
@@ -327,10 +335,12 @@ def _traced(rows: list[Row], traceparent: str | None) -> list[Row]:
     """With the context of their batch, where a line has none of its own."""
     if traceparent is None:
         return rows
-    return [
-        row if row[_CONTEXT] is not None else (*row[:_CONTEXT], traceparent, *row[_CONTEXT + 1 :])
-        for row in rows
-    ]
+    return [row if row[_CONTEXT] is not None else _with_context(row, traceparent) for row in rows]
+
+
+def _with_context(row: Row, traceparent: str) -> Row:
+    traced = (*row[:_CONTEXT], traceparent, *row[_CONTEXT + 1 :])
+    return UniqueRow.of(traced, row.unique) if isinstance(row, UniqueRow) else traced
 
 
 def _object(text: bytes) -> dict[str, Any]:

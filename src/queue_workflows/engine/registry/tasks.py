@@ -22,6 +22,7 @@ from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import Enqueued, NewIngestJob, Unique, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories.claims.begins import Rules
 from queue_workflows.repositories.jobs.enqueue import JobOptions
+from queue_workflows.repositories.jobs.unique import check_alone
 from queue_workflows.repositories.sql import checks
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.settings import Settings, check_queue_name
@@ -49,6 +50,7 @@ class EnqueueOptions(JobOptions, total=False):
     """What may be said of a job beside its task and its args; None leaves it to the task's own defaults."""
 
     queue: str | None
+    unique: Unique | None
 
 
 class IngestTask(Generic[P, R]):
@@ -96,7 +98,6 @@ class IngestTask(Generic[P, R]):
         args: dict[str, Any] | None = None,
         *,
         conn: Handle | None = None,
-        unique: Unique | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Enqueue a job in the transaction of `conn`; without one in a transaction of its own.
@@ -104,9 +105,7 @@ class IngestTask(Generic[P, R]):
         Unless one like it waits or runs, as `unique` says.
         """
         args = self.converted(args)
-        return enqueue_ingest_job(
-            self.name, args=args, conn=conn, unique=unique, **self._options(args, options)
-        )
+        return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(args, options))
 
     def enqueue_many(
         self,
@@ -137,11 +136,10 @@ class IngestTask(Generic[P, R]):
         args: dict[str, Any] | None = None,
         *,
         conn: AsyncHandle | None = None,
-        unique: Unique | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """`enqueue`, awaited, on an asynchronous connection."""
-        return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, unique=unique, **options))
+        return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, **options))
 
     async def aenqueue_many(
         self,
@@ -169,6 +167,9 @@ class IngestTask(Generic[P, R]):
             merged = {**merged, "limit_key": None, "exclusive": None, **given}
         elif self.limit_key_of is not None:
             merged["limit_key"] = self._limit_key(self.limit_key_of, args)
+        if "dedupe_key" in given and "unique" not in given:
+            # A key of the job's own says better what it is.
+            merged.pop("unique", None)
         if (key := checks.exclusive_key(merged.pop("exclusive", None), merged.get("limit_key"))) is not None:
             merged["limit_key"] = key
         if "queue" not in merged:
@@ -212,6 +213,7 @@ class TaskRegistry:
         survives_outage: bool = False,
         max_crashes: int | None = None,
         at_most_once: bool = False,
+        unique: Unique | None = None,
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
@@ -221,7 +223,8 @@ class TaskRegistry:
         After `max_crashes` of its own a job has failed. With `at_most_once` it is tried once, and has failed
         as well if its worker dies after the function began: only an operator's retry begins it again.
         With `survives_outage` its jobs run on while their lease cannot be renewed, though another worker may
-        begin them meanwhile. A taken name is refused, unless it is the same function, imported again.
+        begin them meanwhile. With `unique` no job is enqueued where one like it waits or runs. A taken name
+        is refused, unless it is the same function, imported again.
         """
         label = f"the ingest task {_checked_name(name)!r} ({_called(fn)})"
         function: Callable[P, R] = fn.fn if isinstance(fn, IngestTask) else fn
@@ -238,6 +241,7 @@ class TaskRegistry:
                 "exclusive": exclusive,
                 "max_crashes": max_crashes,
                 "at_most_once": at_most_once or None,
+                "unique": unique,
             },
         )
         if not isinstance(survives_outage, bool):
@@ -281,6 +285,7 @@ class TaskRegistry:
         survives_outage: bool = False,
         max_crashes: int | None = None,
         at_most_once: bool = False,
+        unique: Unique | None = None,
     ) -> Callable[[Callable[P, R]], IngestTask[P, R]]:
         """`register` as a decorator."""
         if not isinstance(name, str):
@@ -303,6 +308,7 @@ class TaskRegistry:
                 survives_outage=survives_outage,
                 max_crashes=max_crashes,
                 at_most_once=at_most_once,
+                unique=unique,
             )
 
         return decorate
@@ -435,6 +441,8 @@ def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
                 checks.exclusive_key(value, None)
             elif name == "queue":
                 _check_queue(value)
+            elif name == "unique":
+                check_alone(value, None)
             else:
                 checks.seconds_or_none(name, value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple, TypedDict, Unpack
 import psycopg
 
 from queue_workflows.config import EngineConfig, current_config, effective_settings
-from queue_workflows.errors import ConfigurationError, PayloadError
+from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
-from queue_workflows.repositories.jobs.unique import Unique, Wish, enqueue_unique
+from queue_workflows.repositories.jobs.unique import Unique, Wish, check_alone, enqueue_unique
 from queue_workflows.repositories.sql.checks import PayloadLimits, due, exclusive_key
 from queue_workflows.repositories.sql.configured_database import check_database, transaction_of
-from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
+from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, Statements, awaited
 from queue_workflows.states import JobFamily
 from queue_workflows.telemetry.instruments import count_sent, instruments
 from queue_workflows.telemetry.names import BATCH_COUNT, MESSAGE_ID
@@ -177,27 +177,26 @@ def _enqueue_unique(
     dedupe_key: str | None,
     **options: Any,
 ) -> Enqueued:
-    if dedupe_key is not None:
-        raise PayloadError(
-            "both dedupe_key and unique are given", path="unique", advice="Unique(key=…) takes a key of yours"
-        )
+    check_alone(unique, dedupe_key)
     repository = _kept_repository(conn, standing)
     plain = current_rows().plain(task_name, queue, args, priority)
-    wish = Wish(task_name, queue, plain["args"], priority, *due(run_at, delay))
+    wish = Wish(unique, task_name, queue, plain["args"], priority, *due(run_at, delay))
 
-    def insert(key: str) -> Enqueued:
-        return repository.enqueue(
+    def insert(keys: Mapping[int, str]) -> dict[int, Enqueued]:
+        made = repository.enqueue(
             task_name,
             queue=queue,
             args=args,
             priority=priority,
             run_at=run_at,
             delay=delay,
-            dedupe_key=key,
+            dedupe_key=keys[0],
             **options,
         )
+        return {0: made}
 
-    return enqueue_unique(conn, unique, wish, insert)
+    (enqueued,) = enqueue_unique(Statements(conn, "ingest_jobs"), [wish], insert)
+    return enqueued
 
 
 def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) -> list[Enqueued]:
@@ -210,10 +209,11 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) ->
     known = standing.config.ingest_queues
     with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
         repository = _repository(handle, standing)
-        rows = repository.columns(jobs, traceparent=traced.traceparent)
+        unique: dict[int, Unique] = {}
+        rows = repository.columns(jobs, traceparent=traced.traceparent, unique=unique)
         for queue in set(rows.values("queue")) - known:
             raise unknown_queue(queue, known)
-        enqueued = repository.enqueue_columns(rows)
+        enqueued = repository.enqueue_columns(rows, unique)
         traced.note(BATCH_COUNT, len(enqueued))
         if _after_enqueueing is not None:
             _after_enqueueing(handle)

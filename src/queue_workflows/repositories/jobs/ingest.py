@@ -6,7 +6,7 @@ What cannot be stored is refused before a statement runs, so that a refusal neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from queue_workflows.repositories.jobs.ingest_rows import (
     IngestRows,
     NewIngestJob,
 )
+from queue_workflows.repositories.jobs.unique import Unique, UniqueRow, Wish, enqueue_unique
 from queue_workflows.repositories.limits.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
@@ -207,20 +208,54 @@ class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
         All are checked before the first is sent, so a bad one means that none is written. Of several with one
         `dedupe_key` the first is created and the rest point at it.
         """
-        return self.enqueue_columns(self.columns(jobs))
+        unique: dict[int, Unique] = {}
+        return self.enqueue_columns(self.columns(jobs, unique=unique), unique)
 
-    def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
-        """The jobs as `enqueue_columns` takes them, all checked; `traceparent` is for those without one."""
-        return self._rows.columns(jobs, traceparent=traceparent)
+    def columns(
+        self,
+        jobs: Iterable[NewIngestJob],
+        *,
+        traceparent: str | None = None,
+        unique: dict[int, Unique] | None = None,
+    ) -> Columns:
+        """The jobs as `enqueue_columns` takes them, all checked; `traceparent` is for those without one.
+
+        `unique` is filled with what that is to be told of those which are to be unique.
+        """
+        return self._rows.columns(jobs, traceparent=traceparent, unique=unique)
 
     def enqueue_rows(self, rows: Sequence[check.Row]) -> list[Enqueued]:
         """Insert rows that `IngestRows` has checked; answers as from `enqueue_many`."""
-        return self.enqueue_columns(Columns.of(BULK.names, rows))
+        unique = {at: row.unique for at, row in enumerate(rows) if isinstance(row, UniqueRow)}
+        return self.enqueue_columns(Columns.of(BULK.names, rows), unique)
 
-    def enqueue_columns(self, rows: Columns) -> list[Enqueued]:
+    def enqueue_columns(self, rows: Columns, unique: Mapping[int, Unique] | None = None) -> list[Enqueued]:
         """Insert columns that `IngestRows` has made; answers as from `enqueue_many`."""
+        if unique:
+            return self._enqueue_some_unique(rows, unique)
         is_keyed = rows.same.get("limit_key", "") is not None
         return insert_many(self._sql, KEYED_BULK if is_keyed else BULK, rows)
+
+    def _enqueue_some_unique(self, rows: Columns, unique: Mapping[int, Unique]) -> list[Enqueued]:
+        """The others go with the first that are inserted, so that all of these keep their order."""
+        names = ("task_name", "queue", "args", "priority", "run_at", "delay_s")
+        said = list(zip(*map(rows.values, names), strict=True))
+        numbers, keys = sorted(unique), list(rows.values("dedupe_key"))
+        others, done = [at for at in range(rows.count) if at not in unique], dict[int, Enqueued]()
+
+        def insert(free: Mapping[int, str]) -> dict[int, Enqueued]:
+            for place, key in free.items():
+                keys[numbers[place]] = key
+            chosen = sorted([*(numbers[place] for place in free), *others])
+            others.clear()
+            made = self.enqueue_columns(rows.with_column("dedupe_key", keys).picked(chosen)) if chosen else []
+            done.update(zip(chosen, made, strict=True))
+            return {place: done[numbers[place]] for place in free}
+
+        wishes = [Wish(unique[at], *said[at]) for at in numbers]
+        done.update(zip(numbers, enqueue_unique(self._sql, wishes, insert), strict=True))
+        insert({})
+        return [done[at] for at in range(rows.count)]
 
     def fetch(self, job_id: int) -> IngestJob | None:
         """One job, or None."""

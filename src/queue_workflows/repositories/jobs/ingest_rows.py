@@ -15,6 +15,7 @@ from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.models.rules import MAX_ATTEMPTS
 from queue_workflows.payload import longest_small, small_text
 from queue_workflows.repositories.jobs.bulk_insert import BulkTable
+from queue_workflows.repositories.jobs.unique import Unique, UniqueRow, check_alone
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.columns import CHUNK_ROWS, Columns
@@ -94,6 +95,7 @@ _DUE: Final = frozenset({"run_at", "delay"})
 class NewIngestJob:
     """A job to enqueue. `run_at` or `delay` puts it off; a taken `dedupe_key` makes enqueueing it a no-op.
 
+    So does a job like it that waits or runs, as `unique` says.
     `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
     `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
     """
@@ -116,6 +118,7 @@ class NewIngestJob:
     traceparent: str | None = None
     max_crashes: int | None = None
     at_most_once: bool | None = None
+    unique: Unique | None = None
 
 
 class IngestRows:
@@ -147,6 +150,9 @@ class IngestRows:
 
     def row(self, job: NewIngestJob) -> check.Row:
         """The values of `BULK.columns`, each checked."""
+        if job.unique is not None:
+            check_alone(job.unique, job.dedupe_key)
+            return UniqueRow.of(self.row(replace(job, unique=None)), job.unique)
         job = settled(job)
         options = (
             *(job.reason, job.dedupe_key, job.limit_key, job.max_attempts, job.backoff_s, job.timeout_s),
@@ -180,11 +186,18 @@ class IngestRows:
         key = None if dedupe_key is None else self._checks["dedupe_key"]("dedupe_key", dedupe_key)
         return self._limits.json_object("args", args), key
 
-    def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
+    def columns(
+        self,
+        jobs: Iterable[NewIngestJob],
+        *,
+        traceparent: str | None = None,
+        unique: dict[int, Unique] | None = None,
+    ) -> Columns:
         """The checked values of many jobs, column by column; `PayloadError` says which job is refused.
 
-        `traceparent` is for those that have none. The caller may change args after it handed them over, so
-        their text is made at once; what else a job says stays what it is, and is looked at in the end.
+        `traceparent` is for those that have none, and `unique` is told of those that have one. The caller may
+        change args after it handed them over, so their text is made at once; what else a job says stays what
+        it is, and is looked at in the end.
         """
         parts: list[Columns] = []
         text_of, longest, coming = self._limits.json_object, longest_small(*self._limits), iter(jobs)
@@ -199,6 +212,10 @@ class IngestRows:
                     text = small_text(job.args)
                     if text is None or len(text) > longest:
                         text = text_of("args", job.args)
+                    if given.unique is not None:
+                        check_alone(given.unique, given.dedupe_key)
+                        if unique is not None:
+                            unique[first + len(texts)] = given.unique
                     texts.append(text)
                 except PayloadError as refused:
                     raise check.in_place(refused, "jobs", first + len(texts)) from None

@@ -71,6 +71,11 @@ class Columns:
         each = {name: list(map(values.__getitem__, numbers)) for name, values in self.each.items()}
         return self.reduced(len(numbers), self.same, each)
 
+    def with_column(self, name: str, values: Sequence[Any]) -> Self:
+        """The rows with other values of a column."""
+        same = {other: value for other, value in self.same.items() if other != name}
+        return self.reduced(self.count, same, {**self.each, name: values})
+
     def bounds(self, large: Sequence[str]) -> Iterator[tuple[int, int]]:
         """Where to part it for statements of a bounded size; `large` are the columns that have a length."""
         columns = [self.each[name] for name in large if name in self.each]
