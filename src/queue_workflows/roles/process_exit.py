@@ -24,6 +24,7 @@ from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees
 from queue_workflows.roles import exec_inheritance
 from queue_workflows.roles.identity import Identity
 from queue_workflows.telemetry.provider import flush
+from queue_workflows.thread_start import start_thread
 
 _log = logging.getLogger(__name__)
 _FLUSH_S: Final = 1.0
@@ -35,13 +36,12 @@ _ROOM: Final = 64
 @contextmanager
 def leaving_after(seconds: float, status: int) -> Iterator[None]:
     """Do something that what a job left running may keep from its end, and end this process if it does."""
-    timer = threading.Timer(seconds, _leave_it_behind, [status])
-    timer.daemon = True
-    timer.start()
+    done = threading.Event()
+    start_thread(lambda: None if done.wait(seconds) else _leave_it_behind(status), "qwf-end")
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
 
 
 def _leave_it_behind(status: int) -> None:

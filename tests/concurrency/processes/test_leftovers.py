@@ -185,3 +185,24 @@ def test_a_second_stop_keeps_no_worker_from_ending_what_was_left(
         assert worker.wait(300) == 0
         assert gone(child)
         assert gone(daemon)
+
+
+@pytest.mark.parametrize("meets", ["guardian.close", "leftover_processes._end"])
+def test_what_a_job_raises_later_keeps_no_worker_from_ending_what_was_left(
+    qwf_dsn: str, qwf_conn: psycopg.Connection, tmp_path: Path, meets: str
+) -> None:
+    """The first exception ends a worker of one job, in whose thread it comes; another meets the end."""
+    settings = {
+        "QWF_APP": "support.tasks.leaving_tasks",
+        "QWF_CANCEL_GRACE_S": "120",
+        # What is raised in a thread comes when that wakes up.
+        "QWF_POLL_S": "0.2",
+    }
+    with (
+        running_worker(qwf_dsn, "--concurrency", "1", **settings) as worker,
+        leavings(qwf_conn, tmp_path) as jobs,
+    ):
+        jobs.enqueue("exits", {"exits": [meets]})
+        left = jobs.left("exits")[:2]
+        assert worker.wait(300) == 0
+        assert list(map(gone, left)) == [True] * 2

@@ -15,6 +15,7 @@ from queue_workflows.db.connections.bounded_wire import Wire, WireLost
 from queue_workflows.db.connections.descriptors import Descriptors
 from queue_workflows.db.connections.failures import classify_failure
 from queue_workflows.errors import QwfError, SessionsNotKept
+from queue_workflows.thread_start import start_thread
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +73,8 @@ class Wakeup:
         return rang
 
 
-class Attempt(threading.Thread):
-    """One try to join; a daemon, because name resolution cannot be cut short when the process ends."""
+class Attempt:
+    """One try to join, in a thread for which no end waits: name resolution cannot be cut short."""
 
     def __init__(
         self,
@@ -82,20 +83,24 @@ class Attempt(threading.Thread):
         on_failure: Callable[[Exception], None] = lambda _exc: None,
     ) -> None:
         """`on_failure` ends the process where not the server, but the process is at fault."""
-        super().__init__(name="qwf-listen", daemon=True)
         self._join_server = join
         self._bell = bell
         self._on_failure = on_failure
         self._hand_over = threading.Lock()
         self._abandoned = False
-        self.done = False
+        self.begun = self.done = False
         self.wire: Wire | None = None
         self.trouble: str | None = None
         # Nothing went wrong: what was found between us and the server allows no LISTEN, and that was said.
         self.is_pointless = False
 
+    def start(self) -> None:
+        """Have a thread try, which may be lost before its first step."""
+        start_thread(self.run, "qwf-listen")
+
     def run(self) -> None:
         """Try, and ring when it is decided."""
+        self.begun = True
         wire: Wire | None = None
         try:
             wire = self._join_server()

@@ -63,6 +63,8 @@ SELECT pg_snapshot_xmax(now)::text::bigint + age(pg_snapshot_xmax(now)::xid) FRO
 """
 OLDEST_RUNNING: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())"
 CANARY: Final = "SELECT pg_notify($1, $2)"
+# A thread that was lost as it started is not waited for any longer.
+_BEGINS_WITHIN_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -276,15 +278,23 @@ class Listener:
         elif self._attempt is not None:
             if self._attempt.done:
                 self._take_over(self._attempt)
+            elif not self._attempt.begun and self._now() >= self._try_at:
+                self._attempt.abandon()
+                self._begin_attempt()
         elif self._now() >= self._try_at:
-            self._attempt = Attempt(self._join, self._bell, self._on_failure)
-            self._attempt.start()
+            self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        self._attempt = Attempt(self._join, self._bell, self._on_failure)
+        self._try_at = self._now() + _BEGINS_WITHIN_S
+        self._attempt.start()
 
     def _next_duty(self) -> float:
         """When `_tend` has something to do that no file descriptor announces."""
         if self._wire is not None:
             return self._canary_at
-        return self._try_at if self._connect is not None and self._attempt is None else float("inf")
+        is_to_try = self._connect is not None and (self._attempt is None or not self._attempt.begun)
+        return self._try_at if is_to_try else float("inf")
 
     def _next_wake(self) -> Wake | None:
         if self._rang:

@@ -226,21 +226,37 @@ def _work(
         )
         status = ExitCode.FAILED
         try:
-            worker = _worker_of(parts, is_concurrent=is_concurrent)
-            status = worker.run()
-            guardian.job_log.say_counted()
-        except Exception as exc:
-            guardian.damage.leave_if_at_fault(exc)
-            raise
+            try:
+                worker = _worker_of(parts, is_concurrent=is_concurrent)
+                status = worker.run()
+                guardian.job_log.say_counted()
+            except Exception as exc:
+                guardian.damage.leave_if_at_fault(exc)
+                raise
+            finally:
+                guardian.damage.leave_if_closed()
+                if parts.hooks is not None:
+                    parts.hooks.close()
         finally:
-            guardian.damage.leave_if_closed()
-            if parts.hooks is not None:
-                parts.hooks.close()
             # A stop that comes meanwhile must not keep us from ending what jobs left running.
             with closing(guardian.stop_signals):
-                guardian.close()
-                side_connection.close()
+                grace_s = min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2)
+                _close(guardian, side_connection, loop, status=status, grace_s=grace_s)
+    return status
+
+
+def _close(
+    guardian: Guardian, side_connection: SideConnection, loop: Loop, *, status: int, grace_s: float
+) -> None:
+    """All of it, and at the last what jobs left running, whatever they still raise in this thread."""
+    try:
+        guardian.close()
+    finally:
+        try:
+            side_connection.close()
+        finally:
+            try:
                 with leaving_after(_LOOP_ENDS_WITHIN_S, status):
                     loop.close()
-                end_all(min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2))
-    return status
+            finally:
+                end_all(grace_s)

@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 GRACE_S: Final = 10.0
 # What ends may leave others, as a shell does.
 _ROUNDS: Final = 5
+# By what limits the time of a call and does not see that it is over.
+_RAISED_AT_MOST: Final = 200
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -96,8 +98,14 @@ class Leftovers:
 
 
 def end_all(grace_s: float) -> None:
-    """End what a worker's jobs have left, at its own end."""
-    _end(lambda: _came(0), grace_s)
+    """End what a worker's jobs have left, at its own end, whatever they still raise in this thread."""
+    for _ in range(_RAISED_AT_MOST):
+        try:
+            _end(lambda: _came(0), grace_s)
+        except BaseException:  # noqa: S112 - what jobs raise, which has nobody to come to any more
+            continue
+        return
+    _log.warning("what jobs left running could not be looked for: something is raised again and again")
 
 
 def is_childless() -> bool:

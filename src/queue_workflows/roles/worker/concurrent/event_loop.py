@@ -19,7 +19,7 @@ from typing import Any, Final
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
 from queue_workflows.engine.outcomes import Outcome, Stop
-from queue_workflows.host.processes.thread_start import start_thread
+from queue_workflows.thread_start import start_thread
 
 _log = logging.getLogger(__name__)
 

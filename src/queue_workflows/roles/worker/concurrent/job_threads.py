@@ -26,7 +26,7 @@ from typing import Final
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
-from queue_workflows.host.processes.thread_start import start_thread
+from queue_workflows.thread_start import start_thread
 
 _log = logging.getLogger(__name__)
 

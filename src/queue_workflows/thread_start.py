@@ -1,8 +1,9 @@
 """Starting a thread without waiting for its first step.
 
-`threading.Thread.start` waits until the thread runs, and for ever if the thread finds no memory for its first
-frame: such a thread ends with a message on stderr, and nobody is told. Here nothing waits. Where it matters
-that the work has begun, the work says so.
+`threading.Thread.start` waits until the thread runs, and for ever if it ends before that: without memory for
+its first frame, or by an exception that somebody sends to the thread that starts it, for until its first step
+a new thread bears the number of that one. Nobody is told. Here nothing waits. Where it matters that the work
+has begun, the work says so.
 """
 
 from __future__ import annotations
