@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +212,18 @@ def test_a_refused_result_has_no_traceback(lines, caplog):
     assert [(record.exc_text, "no JSON" in record.getMessage()) for record in caplog.records] == [
         (None, True)
     ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "+ rsync -a /data /backup\nrsync: No space left on device (28)",
+        TRACE.replace("/srv/app", str(Path(job_log.__file__).parents[2]) + "_extras"),
+    ],
+)
+def test_what_is_no_frame_of_ours_is_shown(said, caplog):
+    """What a hook printed before it failed, and code of the host app's in a directory beside ours."""
+    error = json.dumps({"kind": "exception", "type": "HookFailed", "message": "status 1", "traceback": said})
+    batch = [held(node_job(id=1), "failed", counts=True, error=error)]
+    JobLog(Clock()).ended(batch, statuses(batch))
+    assert [record.exc_text for record in caplog.records] == [said]

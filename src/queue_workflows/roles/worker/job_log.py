@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,7 @@ _MOST_NAMES: Final = 1_000
 # How long the end of a process waits for a line that another thread is at.
 _LAST_LINE_S: Final = 0.5
 _FILE: Final = re.compile(r'^ *File "([^"]+)"', re.MULTILINE)
-_PACKAGE: Final = str(Path(__file__).parents[2])
+_PACKAGE: Final = f"{Path(__file__).parents[2]}{os.sep}"
 _VERBS: Final = {"retried": "failed", "retry_after": "asked to run later", "released": "given back"}
 
 
@@ -245,9 +246,12 @@ def _say(
 
 
 def _of_the_job(traceback: str | None) -> str | None:
-    """A traceback with a line of the job's own; where we refuse what it returned the message says all."""
+    """A traceback with a line of the job's own, or what a hook printed that has none at all.
+
+    Where we refuse what a job returned all lines are ours, and the message says all.
+    """
     files = _FILE.findall(traceback or "")
-    return traceback if any(not file.startswith(_PACKAGE) for file in files) else None
+    return None if files and all(file.startswith(_PACKAGE) for file in files) else traceback
 
 
 def _facts(job: ClaimedJob, word: str, seconds: float) -> dict[str, Any]:
