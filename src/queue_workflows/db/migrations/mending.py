@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from queue_workflows.db.migrations.catalog import Catalog
 
-# Where that is needed: a column of a host's own may be called `order` or `user`.
-_quoted: Final = postgresql.dialect().identifier_preparer.quote
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _COLUMN: Final = re.compile(
     r"(?P<type>.*?)(?P<not_null> not null)?(?: default (?P<default>.*?))?(?: identity (?P<identity>[ad]))?"
     r"(?: generated (?P<generated>[sv]))?",
@@ -252,6 +251,12 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _table(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _quoted(name: str) -> str:
+    """Where that is needed: a column of a host's own may be called `order` or `user`."""
+    is_plain = _PLAIN.fullmatch(name) is not None and name not in RESERVED_WORDS
+    return name if is_plain else '"' + name.replace('"', '""') + '"'
 
 
 def _under(definition: str, old: str, new: str) -> str:
