@@ -240,9 +240,15 @@ def _say(
     """A record with facts of its own; the traceback is text already, as it is stored, without secrets."""
     if not _log.isEnabledFor(level):
         return
-    record = _log.makeRecord(LOGGER, level, __file__, 0, words, values, None, None, facts)
+    shown = tuple([_on_one_line(value) if isinstance(value, str) else value for value in values])
+    record = _log.makeRecord(LOGGER, level, __file__, 0, words, shown, None, None, facts)
     record.exc_text = traceback.rstrip() if traceback else None
     _log.handle(record)
+
+
+def _on_one_line(text: str) -> str:
+    """A producer may name a task or a key as it likes, and must not write lines of its own in here."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _of_the_job(traceback: str | None) -> str | None:
