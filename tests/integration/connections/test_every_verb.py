@@ -307,7 +307,7 @@ def test_the_verbs_of_runs(kind: type[Brought], qwf_dsn: str) -> None:
 
 @every_kind
 def test_the_verbs_of_runs_that_are_over_and_of_many(kind: type[Brought], qwf_dsn: str) -> None:
-    """One is retried with another document, a node of it cancelled, and many runs at once; queues are seen."""
+    """A run is retried with another document, a node of it cancelled, many runs at once, queues are seen."""
     more = {**DOCUMENT, "nodes": [*DOCUMENT["nodes"], {"id": "more", "module": "work"}]}
 
     async def scene(brought: Brought) -> None:
