@@ -319,6 +319,33 @@ def test_the_verbs_of_runs(kind: type[Brought], qwf_dsn: str) -> None:
 
 
 @every_kind
+def test_the_verbs_of_runs_that_are_over_and_of_many(kind: type[Brought], qwf_dsn: str) -> None:
+    """A run is retried with another document, a node of it cancelled, many runs at once, queues are seen."""
+    more = {**DOCUMENT, "nodes": [*DOCUMENT["nodes"], {"id": "more", "module": "work"}]}
+
+    async def scene(brought: Brought) -> None:
+        run, other = [await brought.verb(qwf, "start_run", DOCUMENT) for _ in range(2)]
+        await brought.run(brought.commit)
+        with psycopg.connect(qwf_dsn) as connection:
+            failed = "UPDATE workflow_runs SET status = 'failed', finished_at = now() WHERE id = %s"
+            connection.execute(failed, (run.id,))
+        told = await brought.verb(qwf, "retry_run", run, document=more, dry_run=True)
+        assert (told.again, told.changed) == (("ask", "more"), ("more",))
+        assert await brought.verb(qwf, "retry_run", run, document=more, actor="me", reason="why") == told
+        assert await brought.verb(qwf, "cancel_node", run, "more", actor="me") is True
+        was = await brought.verb(qwf, "cancel_runs", [run, other], reason="enough")
+        assert was == {run.id: "running", other.id: "queued"}
+        await brought.verb(qwf, "enqueue_ingest_job", "t", queue="fetch")
+        seen = await brought.verb(qwf, "ingest_snapshot")
+        assert (seen["fetch"].queued, seen["fetch"].running) == (1, 0)
+        await brought.run(brought.commit)
+        kinds = sorted(committed(qwf_dsn, "SELECT kind FROM workflow_dispatch_events"))
+        assert kinds == [*["cancel"] * 3, "reopen"]
+
+    on(kind, qwf_dsn, scene)
+
+
+@every_kind
 def test_an_error_of_the_servers_is_the_drivers_own(kind: type[Brought], qwf_dsn: str) -> None:
     """A foreign key that points nowhere is what the owner's code catches it as."""
 

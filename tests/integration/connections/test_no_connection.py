@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 import queue_workflows as qwf
-from queue_workflows import IngestJobRepository, NewIngestJob, ingest_task
+from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnection, ingest_task
 from queue_workflows.config import reset_config
 from queue_workflows.db.connections.own import close_own
 from queue_workflows.errors import DatabaseUnreachable, SchemaError
@@ -123,6 +123,23 @@ def test_a_forked_child_has_a_pool_of_its_own(qwf_dsn: str) -> None:
     assert os.waitpid(child, 0)[1] == 0
     qwf.enqueue_ingest_job("parent again", queue="fetch")
     assert tasks(qwf_dsn) == ["parent", "child", "parent again"]
+
+
+def test_a_connection_of_connect_is_its_callers(qwf_dsn: str, qwf_new_database: Any) -> None:
+    """What is wrong is said as of a connection that it has made, and it may throw away what was prepared."""
+    with qwf.connect(autocommit=True) as connection:
+        for _ in range(12):
+            qwf.enqueue_ingest_job("kept", queue="fetch", conn=connection)
+        connection.execute("DISCARD ALL")
+        qwf.enqueue_ingest_job("discarded", queue="fetch", conn=connection)
+    assert tasks(qwf_dsn) == [*["kept"] * 12, "discarded"]
+    qwf.configure(db_url=qwf_new_database(template=False))
+    with qwf.connect() as connection:
+        with pytest.raises(SchemaError, match="run `qwf db upgrade`"):
+            qwf.enqueue_ingest_job("t", queue="fetch", conn=connection)
+        with pytest.raises(UnusableConnection, match="roll it back"):
+            qwf.start_run(DOCUMENT, conn=connection)
+        connection.rollback()
 
 
 def test_what_is_wrong_with_the_database_is_said(qwf_new_database: Any) -> None:

@@ -17,6 +17,7 @@ from support.connections.kinds import KINDS, Brought
 import queue_workflows as qwf
 from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnection
 from queue_workflows.config import reset_config
+from queue_workflows.db.connections.own import close_own
 from queue_workflows.errors import FailedTransaction, OtherDatabase, SchemaError
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -163,6 +164,21 @@ def test_a_database_behind_another_name(qwf_dsn: str, other_dsn: str, monkeypatc
         )
         assert qwf.enqueue_ingest_job("t", conn=connection, **ONE).created
         connection.rollback()
+
+
+def test_a_configured_database_behind_another_name(qwf_dsn: str, other_dsn: str, monkeypatch: Any) -> None:
+    """Where only the workers go through such a proxy, what the server calls theirs decides as well."""
+    qwf.configure(db_url=other_dsn)
+    monkeypatch.setattr(
+        "queue_workflows.repositories.sql.configured_database._configured", lambda: frozenset({"alias"})
+    )
+    with psycopg.connect(other_dsn) as connection:
+        assert qwf.enqueue_ingest_job("t", conn=connection, **ONE).created
+        connection.rollback()
+    monkeypatch.setattr("queue_workflows.repositories.sql.configured_database._of_tests", set())
+    with psycopg.connect(qwf_dsn) as connection, pytest.raises(OtherDatabase):
+        qwf.enqueue_ingest_job("t", conn=connection, **ONE)
+    close_own()
 
 
 @every_kind

@@ -78,7 +78,7 @@ def test_run_is_stored_whole(runs: RunRepository) -> None:
 
 
 def test_the_document_of_a_run_comes_once(runs: RunRepository, qwf_conn: psycopg.Connection) -> None:
-    """Who knows the run already reads all else anew; another run is read whole."""
+    """Who knows the run already reads all else anew; another run, or another document, is read whole."""
     one, other = runs.insert(**RUN).id, runs.insert(**RUN | {"dedupe_key": None, "spec": {"nodes": []}}).id
     known = runs.fetch(one)
     assert known is not None
@@ -87,6 +87,11 @@ def test_the_document_of_a_run_comes_once(runs: RunRepository, qwf_conn: psycopg
     assert again is not None
     assert another is not None
     assert (again.status, again.spec is known.spec, another.spec) == ("running", True, {"nodes": []})
+    retried = "UPDATE workflow_runs SET spec = '{\"v\": 2}', spec_hash = 'another' WHERE id = %s"
+    qwf_conn.execute(retried, (one,))
+    with_another = runs.fetch(one, known=known)
+    assert with_another is not None
+    assert (with_another.spec, with_another.spec_hash) == ({"v": 2}, "another")
     qwf_conn.execute("DELETE FROM workflow_runs WHERE id = %s", (one,))
     assert runs.fetch(one, known=known) is None
 

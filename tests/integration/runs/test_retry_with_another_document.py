@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from queue_workflows import PayloadError, RunRefused, set_workflow_provider
+from queue_workflows import PayloadError, RunRefused, UnknownNode, set_workflow_provider
 from queue_workflows.config import reset_config
+from queue_workflows.engine.operate.many_runs import Refusal, retry_each
 from queue_workflows.engine.runs.retry import RunRetry, retry_run
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
@@ -138,6 +139,26 @@ def test_inputs_are_those_of_the_new_document(film: Film) -> None:
     with pytest.raises(PayloadError):
         film.retry(wanting, from_node="plan")
     assert (film.row().status, film.row().spec_hash) == ("completed", before)
+
+
+def test_of_many_runs_one_that_does_not_fit_keeps_none_from_going_on(film: Film, tmp_path: Path) -> None:
+    """By its inputs or by its nodes; where it is the only one, that is raised."""
+    other = film.jobs.run_workflow(FILM, {"brief": "c"}, film.modules)
+    file = tmp_path / "film.yaml"
+    narrow = {**changed(cut={"module": "work"}), "inputs": {"brief": {"const": "c"}}}
+    file.write_text(yaml.safe_dump(narrow))
+    how: dict[str, Any] = {"from_node": None, "dry_run": False, "actor": "ann", "reason": None}
+    runs = [film.run.id, other.id]
+    refused, retried = retry_each(film.jobs.conn, runs, document=file, **how)
+    assert isinstance(refused, Refusal)
+    assert "inputs.brief" in refused.why
+    assert (film.row().status, retried.run_id) == ("failed", other.id)
+    with pytest.raises(PayloadError):
+        list(retry_each(film.jobs.conn, [film.run.id], document=file, **how))
+    strange = how | {"from_node": "nobody", "dry_run": True}
+    assert [type(one) for one in retry_each(film.jobs.conn, runs, **strange)] == [Refusal, Refusal]
+    with pytest.raises(UnknownNode):
+        list(retry_each(film.jobs.conn, [film.run.id], **strange))
 
 
 @pytest.mark.parametrize(

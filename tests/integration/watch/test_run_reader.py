@@ -13,6 +13,7 @@ import pytest
 from support.rows.jobs import CLEAR
 from support.rows.plans import explain
 
+from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.engine.watch.run_reader import MOST_TELLING, RunReader
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.errors import UnknownRun
@@ -80,6 +81,16 @@ def test_a_run_that_nobody_has_begun(conn):
         NodeOverview("draw", "task", ("plan",), "waiting", "draw", "gpu"),
     )
     assert set(states(seen).values()) == {"waiting"}
+
+
+def test_a_run_that_is_retried_with_another_document(conn):
+    """The next look is by that, though the one before saw the run go on by the old one."""
+    run = started(conn, status="failed", finished_at="2026-01-02T14:05:00Z")
+    reader = RunReader(run)
+    assert "news" not in states(reader.look(conn))
+    news = {"name": "film", "nodes": [{"id": "plan", "module": "planner"}, {"id": "news", "module": "post"}]}
+    retry_run(run, conn=conn, document=news)
+    assert list(states(reader.look(conn))) == ["plan", "news"]
 
 
 def test_nodes_are_what_their_jobs_are_at(conn):

@@ -229,8 +229,8 @@ def test_adoption_works_on_an_engine_and_in_another_schema(empty: str) -> None:
         ),
         pytest.param(
             9,
-            "ALTER TABLE ingest_jobs ADD tenant text NOT NULL DEFAULT 'a',"
-            " ADD CONSTRAINT mine CHECK (tenant <> '');"
+            "ALTER TABLE ingest_jobs ADD tenant text NOT NULL DEFAULT 'a', ADD \"order\" bigint,"
+            ' ADD CONSTRAINT mine CHECK (tenant <> \'\'), ADD CONSTRAINT "check" CHECK ("order" > 0);'
             "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
             "CREATE TRIGGER mine BEFORE INSERT ON ingest_jobs FOR EACH ROW EXECUTE FUNCTION mine()",
             id="own columns",

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, Json, SecretStr, computed_field
 
 from queue_workflows.engine.outcomes import Discard
 from queue_workflows.engine.registry.tasks import IngestTask, TaskRegistry, register_ingest_task
@@ -33,6 +33,27 @@ class Address(BaseModel):
 
     street: str
     number: int = 1
+
+
+class Parcel(BaseModel):
+    """With what a dump of pydantic's has that it would not take back."""
+
+    model_config = ConfigDict(extra="forbid")
+    weight: float = Field(alias="weightKg")
+    labels: Json[list[int]]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def is_heavy(self) -> bool:
+        """Whether two must carry it."""
+        return self.weight > 20
+
+
+class Login(BaseModel):
+    """With a field that is in no dump."""
+
+    name: str
+    code: int = Field(exclude=True)
 
 
 @dataclass
@@ -90,6 +111,35 @@ def test_arguments_are_converted_when_enqueued_and_when_run(registry: TaskRegist
     assert called(counted, {"n": 3}) == 6
     at = registry.register("later", later, queue="fetch")
     assert called(at, {"at": datetime(2030, 1, 2, tzinfo=UTC)}) == "UTC"
+
+
+def test_what_is_stored_fits_when_the_job_runs(registry: TaskRegistry) -> None:
+    """Under its aliases, without what is reckoned from the rest, and JSON in a text as a text."""
+
+    def carry(parcel: Parcel) -> Any:
+        return [parcel.weight, parcel.labels, parcel.is_heavy]
+
+    task = registry.register("carry", carry, queue="fetch")
+    stored = {"parcel": {"weightKg": 21.5, "labels": "[1,2]"}}
+    assert task.job({"parcel": {"weightKg": "21.5", "labels": "[1, 2]"}}).args == stored
+    assert called(task, stored) == [21.5, [1, 2], True]
+
+
+def test_what_a_job_could_not_be_given_back_is_refused(registry: TaskRegistry) -> None:
+    """A secret, of which pydantic stores asterisks, and a field that it leaves out; not asterisks as such."""
+
+    def enter(password: SecretStr) -> None: ...
+    def log_in(login: Login) -> None: ...
+    def star(text: str) -> None: ...
+
+    secret, excluded = registry.register("enter", enter, queue="fetch"), registry.register("in", log_in)
+    with pytest.raises(PayloadError, match="cannot be stored: a secret would come back as asterisks") as told:
+        secret.job({"password": "hunter2"})
+    assert "hunter2" not in str(told.value)
+    with pytest.raises(PayloadError, match=r"cannot be stored: login\.code: Field required"):
+        excluded.job({"login": {"name": "ann", "code": 1}}, queue="fetch")
+    text = {"text": "**********"}
+    assert registry.register("star", star, queue="fetch").job(text).args == text
 
 
 @pytest.mark.parametrize(

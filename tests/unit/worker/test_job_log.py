@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +212,33 @@ def test_a_refused_result_has_no_traceback(lines, caplog):
     assert [(record.exc_text, "no JSON" in record.getMessage()) for record in caplog.records] == [
         (None, True)
     ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "+ rsync -a /data /backup\nrsync: No space left on device (28)",
+        TRACE.replace("/srv/app", str(Path(job_log.__file__).parents[2]) + "_extras"),
+    ],
+)
+def test_what_is_no_frame_of_ours_is_shown(said, caplog):
+    """What a hook printed before it failed, and code of the host app's in a directory beside ours."""
+    error = json.dumps({"kind": "exception", "type": "HookFailed", "message": "status 1", "traceback": said})
+    batch = [held(node_job(id=1), "failed", counts=True, error=error)]
+    JobLog(Clock()).ended(batch, statuses(batch))
+    assert [record.exc_text for record in caplog.records] == [said]
+
+
+def test_a_name_writes_no_line_of_its_own(lines, caplog):
+    """Nor does a key that a job waits for, or what an error says: each is shown on the job's one line."""
+    forged = "x\n2026-05-04T12:30:07Z INFO 1 queue_workflows.jobs: pay 5 completed\x1b[2J\u202e"
+    error = json.dumps({"kind": "exception", "type": "E", "message": f"no{forged}"})
+    batch = [
+        held(ingest_job(id=1, task_name=forged), "scheduled", hold_reason="unknown_task", hold_key=forged),
+        held(ingest_job(id=2), "scheduled", hold_reason="limit_full", hold_key=forged),
+        held(ingest_job(id=3), "failed", counts=True, error=error),
+    ]
+    JobLog(Clock()).ended(batch, statuses(batch))
+    assert len(caplog.records) == 3
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    assert caplog.records[0].task_name == forged

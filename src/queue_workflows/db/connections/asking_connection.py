@@ -46,6 +46,8 @@ class AskingConnection(psycopg.Connection[Any]):
     waiting_since: float | None = None
     # On the same clock: from then on nothing more is asked, as if the server had cancelled it.
     asks_until: float | None = None
+    # Whether a caller of `connect()` has it, which does with it what it likes.
+    is_callers: bool = False
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """Let psycopg wait for the answer; what it waits with first stops when there is nothing to send."""

@@ -76,7 +76,9 @@ def connect(*, autocommit: bool = False) -> psycopg.Connection[Any]:
 
     Where that is the embedded server, it is started, and held until the process ends.
     """
-    return _own.database().connect(autocommit=autocommit)
+    connection = _own.database().connect(autocommit=autocommit)
+    connection.is_callers = True
+    return connection
 
 
 async def aconnect(*, autocommit: bool = False) -> psycopg.AsyncConnection[Any]:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
+
 from queue_workflows.db.migrations.catalog import Catalog
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
@@ -252,7 +254,9 @@ def _table(name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    """Where that is needed: a column of a host's own may be called `order` or `user`."""
+    is_plain = _PLAIN.fullmatch(name) is not None and name not in RESERVED_WORDS
+    return name if is_plain else '"' + name.replace('"', '""') + '"'
 
 
 def _under(definition: str, old: str, new: str) -> str:

@@ -12,12 +12,21 @@ import psycopg
 
 from queue_workflows.engine.runs.retry import RunRetry, retry_run
 from queue_workflows.engine.runs.verbs import cancel_runs
-from queue_workflows.errors import RunRefused, UnknownRun
+from queue_workflows.errors import (
+    DocumentError,
+    PayloadError,
+    RunRefused,
+    UnknownNode,
+    UnknownRun,
+    UnknownWorkflow,
+)
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 PAGE: Final = 500
+# What does not go with one run: a node that its document has not, its inputs, a workflow that is no more.
+_OF_ONE_RUN: Final = (UnknownNode, PayloadError, UnknownWorkflow)
 
 
 class Refusal(NamedTuple):
@@ -68,7 +77,11 @@ def retry_each(
     document: Path | None = None,
     latest: bool = False,
 ) -> Iterator[RunRetry | Refusal]:
-    """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others."""
+    """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others.
+
+    Where there is but one, what was asked wrongly of it is raised.
+    """
+    of_one_run = (*_OF_ONE_RUN, DocumentError) if latest else _OF_ONE_RUN
     for run_id in runs:
         try:
             with connection.transaction():
@@ -83,5 +96,9 @@ def retry_each(
                     reason=reason,
                 )
         except (RunRefused, UnknownRun) as refused:
+            answer = Refusal(run_id, refused.message)
+        except of_one_run as refused:
+            if len(runs) == 1:
+                raise
             answer = Refusal(run_id, refused.message)
         yield answer

@@ -24,6 +24,8 @@ _CTX: Final = "ctx"
 # The functional form, with fields that no type checker can know.
 _named_fields: Final[Any] = TypedDict
 _MOST_TOLD: Final = 5
+# What pydantic writes in place of a secret.
+_MASKED: Final = "*" * 10
 
 
 class TypedArguments(NamedTuple):
@@ -36,14 +38,26 @@ class TypedArguments(NamedTuple):
         """Arguments as JSON takes them, each of its type; `PayloadError` says which is none."""
         try:
             checked = self.adapter.validate_python(dict(args or {}))
-            stored: dict[str, Any] = self.adapter.dump_python(checked, mode="json")
         except ValidationError as refused:
             raise PayloadError(
                 f"{self.label} does not take these args: {_said(refused)}", path=_place(refused)
             ) from None
+        return self._stored(checked)
+
+    def _stored(self, checked: Any) -> dict[str, Any]:
+        """What a job has of arguments: it must give them back, as they are, when it runs."""
+        stored: dict[str, Any]
+        why = "a secret would come back as asterisks"
+        try:
+            stored = self.adapter.dump_python(checked, mode="json", by_alias=True, round_trip=True)
+            again = self.adapter.validate_python(stored)
+            if _MASKED not in str(stored) or again == checked:
+                return stored
+        except ValidationError as refused:
+            why = _said(refused)
         except ValueError as refused:
-            raise PayloadError(f"{self.label}: the args cannot be stored: {refused}", path="args") from None
-        return stored
+            why = str(refused)
+        raise PayloadError(f"{self.label}: the args cannot be stored: {why}", path="args")
 
     def values(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """What the function is called with; `Discard` where a job has arguments that it does not take."""

@@ -93,6 +93,8 @@ async def aretry_run(
     *,
     conn: AsyncHandle | None = None,
     from_node: str | None = None,
+    document: Document | Mapping[str, Any] | Path | None = None,
+    latest: bool = False,
     dry_run: bool = False,
     actor: str | None = None,
     reason: str | None = None,
@@ -101,6 +103,13 @@ async def aretry_run(
     return await awaited(
         conn,
         lambda usable: retry_run(
-            run, conn=usable, from_node=from_node, dry_run=dry_run, actor=actor, reason=reason
+            run,
+            conn=usable,
+            from_node=from_node,
+            document=document,
+            latest=latest,
+            dry_run=dry_run,
+            actor=actor,
+            reason=reason,
         ),
     )

@@ -30,7 +30,7 @@ _TELLING: Final = [NodeState.ACTIVE.value, NodeState.FAILED.value]
 
 
 class RunReader:
-    """Looks at one run again and again; what of it never changes is read once."""
+    """Looks at one run again and again; its document is read once, unless a retry gives it another."""
 
     def __init__(
         self, run_id: uuid.UUID, *, most_nodes: int = MOST_NODES, brief_above: int | None = None
@@ -46,10 +46,13 @@ class RunReader:
     def look(self, conn: Handle) -> RunOverview:
         """The run as it is now; at one moment if the connection is in a REPEATABLE READ transaction."""
         found = OverviewRepository(conn)
-        self._last = found.run_and_beside(self._run_id)
+        last, self._last = self._last, found.run_and_beside(self._run_id)
         if self._last is None:
             raise UnknownRun(self._run_id)
         run, beside = self._last
+        if last is not None and last[0].spec_hash != run.spec_hash:
+            # Between two looks it failed, and was retried with another document.
+            self._size = self._document = None
         if self._size is None:
             # A document that is known here already need not be unpacked there to be counted.
             known = find_compiled(run.spec_hash) if run.mode == "node" else None

@@ -408,7 +408,11 @@ class RunRepository(Repository["WorkflowRun"]):
         if known is None or known.id != run_id:
             return self._first(FETCH, {"id": run_id})
         rows = self._sql.rows(FETCH_AGAIN, {"id": run_id})
-        return next(iter(self._table.load(rows, spec=known.spec)), None)
+        found = next(iter(self._table.load(rows, spec=known.spec)), None)
+        if found is not None and found.spec_hash != known.spec_hash:
+            # It was retried with another one.
+            return self._first(FETCH, {"id": run_id})
+        return found
 
     def finished(self, run_id: uuid.UUID, was: str = "{}") -> FinishedRun | None:
         """How a run ended, or `was` when it ended before a retry; None if it is not over, or not there."""

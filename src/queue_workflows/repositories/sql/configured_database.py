@@ -1,18 +1,18 @@
 """Whether a caller's connection is to the database that this process is configured for.
 
 A job in another one is seen by no worker of this application. What the client says of its connection is
-compared, which costs nothing; only where the names differ is the server asked for its own, for behind a proxy
-a database may go by another name. Nothing is compared where no database is configured.
+compared, which costs nothing; only where the names differ are both servers asked for their own, for behind a
+proxy a database may go by another name. Nothing is compared where no database is configured.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Final
 
 from queue_workflows.config import EngineConfig, current_config, resolve_dsn
 from queue_workflows.db.connections.dsn import parse_dsn
-from queue_workflows.errors import OtherDatabase
+from queue_workflows.errors import OtherDatabase, QwfError
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
@@ -45,7 +45,7 @@ def check_database(conn: Any, table: str) -> None:
     names = _configured()
     if names is not None and name not in names:
         ((real,),) = Statements(conn, table).rows(REAL_NAME, {})
-        if real not in names:
+        if real not in names and real != _own_name():
             raise OtherDatabase(kind_name(conn), name, sorted(names))
         names |= {name}
     _known.names = names
@@ -79,3 +79,15 @@ def _configured() -> frozenset[str] | None:
     # Without a name it is the user's, or what the environment says: libpq knows.
     names = [params.get("dbname") for params in given]
     return None if not names or None in names else frozenset(name for name in names if name is not None)
+
+
+def _own_name() -> str | None:
+    """What the server calls the configured database; None where it does not answer."""
+    from queue_workflows.db.connections.own import connect
+
+    try:
+        with closing(connect(autocommit=True)) as connection:
+            row = connection.execute(REAL_NAME).fetchone()
+    except QwfError:
+        return None
+    return None if row is None else str(row[0])

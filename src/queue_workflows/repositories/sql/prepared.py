@@ -35,12 +35,12 @@ PREPARED_BEFORE: Final = b"42P05"
 def is_forgotten(connection: psycopg.Connection[Any], result: PGresult) -> bool:
     """Whether the server does not know the statement any more; raises on a connection of our own.
 
-    The owner of another may have thrown away what was prepared. On ours nobody does, so there it is the sign
-    of a proxy that keeps no sessions.
+    A caller may have thrown away what was prepared on its connection. On ours nobody does, so there it is the
+    sign of a proxy that keeps no sessions.
     """
     if result.error_field(SQLSTATE) != NOT_PREPARED:
         return False
-    if isinstance(connection, AskingConnection):
+    if isinstance(connection, AskingConnection) and not connection.is_callers:
         error = error_from_result(result)
         raise connection.doubted(error) from error
     return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,7 @@ _MOST_NAMES: Final = 1_000
 # How long the end of a process waits for a line that another thread is at.
 _LAST_LINE_S: Final = 0.5
 _FILE: Final = re.compile(r'^ *File "([^"]+)"', re.MULTILINE)
-_PACKAGE: Final = str(Path(__file__).parents[2])
+_PACKAGE: Final = f"{Path(__file__).parents[2]}{os.sep}"
 _VERBS: Final = {"retried": "failed", "retry_after": "asked to run later", "released": "given back"}
 
 
@@ -239,15 +240,24 @@ def _say(
     """A record with facts of its own; the traceback is text already, as it is stored, without secrets."""
     if not _log.isEnabledFor(level):
         return
-    record = _log.makeRecord(LOGGER, level, __file__, 0, words, values, None, None, facts)
+    shown = tuple([_on_one_line(value) if isinstance(value, str) else value for value in values])
+    record = _log.makeRecord(LOGGER, level, __file__, 0, words, shown, None, None, facts)
     record.exc_text = traceback.rstrip() if traceback else None
     _log.handle(record)
 
 
+def _on_one_line(text: str) -> str:
+    """A producer may name a task or a key as it likes, and must not write lines of its own in here."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _of_the_job(traceback: str | None) -> str | None:
-    """A traceback with a line of the job's own; where we refuse what it returned the message says all."""
+    """A traceback with a line of the job's own, or what a hook printed that has none at all.
+
+    Where we refuse what a job returned all lines are ours, and the message says all.
+    """
     files = _FILE.findall(traceback or "")
-    return traceback if any(not file.startswith(_PACKAGE) for file in files) else None
+    return None if files and all(file.startswith(_PACKAGE) for file in files) else traceback
 
 
 def _facts(job: ClaimedJob, word: str, seconds: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def explained(error: Exception, handle: object) -> QwfError | None:
 
     On connections of the engine's own its processes know the driver's errors, and live with some of them.
     """
-    if isinstance(handle, AskingConnection):
+    if isinstance(handle, AskingConnection) and not handle.is_callers:
         return None
     state = _sqlstate(error)
     if state == _FAILED:
