@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import nullcontext, suppress
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -184,14 +184,19 @@ class Prefixed:
 
 
 def _with_role(name: str, line: str) -> str:
-    """The object that a line is, or one around what somebody printed."""
+    """The object that a line is, or one around what somebody printed, which may be anything."""
     try:
-        told = json.loads(line)
-    except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        told = {"message": line}
-    return json.dumps({"role": name, **told}, ensure_ascii=False)
+        told = json.loads(line, parse_constant=_not_in_json)
+        if isinstance(told, dict):
+            return json.dumps({"role": name, **told}, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps({"role": name, "message": line}, ensure_ascii=False)
+
+
+def _not_in_json(word: str) -> Any:
+    """Refuse what Python reads and writes beyond JSON, such as NaN."""
+    raise ValueError(word)
 
 
 class _Handler(logging.Handler):
