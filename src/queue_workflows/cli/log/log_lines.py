@@ -18,6 +18,8 @@ _OURS: Final = "queue_workflows"
 _OF_ANY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _BOUND: Final = {"job": "job_id", "attempt": "attempt", "run": "run_id", "trace": "trace_id"}
 _LINE: Final = re.compile(r"(?P<time>\S+Z) (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<rest>\d+ )")
+EVERYDAY: Final = frozenset({"DEBUG", "INFO"})
+NO_ERROR: Final = EVERYDAY | {"WARNING"}
 _STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "DEBUG": {"dim": True},
     "INFO": {"fg": "green"},
@@ -94,6 +96,12 @@ class JsonLines(logging.Formatter):
         if isinstance(value, float) and -float("inf") < value < float("inf"):
             return value
         return self._redactor.mask(f"{name}={value}")[len(name) + 1 :]
+
+
+def level_of(line: str) -> str | None:
+    """How grave a line of text is that a process of ours wrote; None for what is no line of its log."""
+    found = _LINE.match(line)
+    return None if found is None else found["level"]
 
 
 def painted(line: str, terminal: Terminal) -> str:

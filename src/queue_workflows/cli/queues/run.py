@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.log_lines import NO_ERROR, level_of
 from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
@@ -144,7 +145,7 @@ def _shown(
     def write(_name: str, line: str) -> None:
         # How many jobs end is shown below; what fails is told.
         if is_asked_for or not _AN_END.match(line):
-            progress.say(line)
+            progress.log(line)
 
     with MergedLog(write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
         watcher.start()
@@ -170,17 +171,25 @@ class _Shared(Progress):
         with self._guard:
             super().say(words)
 
+    def log(self, line: str) -> None:
+        """A line of a log, above the line; of one that is to be quiet what is grave, or no line of a log."""
+        if self._is_quiet and level_of(line) in NO_ERROR:
+            return
+        with self._guard:
+            self.done()
+            click.echo(line, err=True)
+
 
 class _Handler(logging.Handler):
     """Our own log among that of the worker."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: _Shared) -> None:
         super().__init__()
         self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
-            self._progress.say(self.format(record))
+            self._progress.log(self.format(record))
 
 
 class _Watcher(threading.Thread):

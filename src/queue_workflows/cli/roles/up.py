@@ -99,7 +99,7 @@ def up(
     specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.due()]
     names = [slot.name for slot in slots_of(specs, 0.0)]
     app = invocation.app or settings.app
-    watch = CodeWatch(places_of(app), app, say) if reload else None
+    watch = CodeWatch(places_of(app), app, _unheard if invocation.quiet else say) if reload else None
     with Database.open(invocation.db_url, role="up", settings=settings, lingers=False) as database:
         applied = bootstrap(invocation.db_url)
         say(f"{database.redacted}: {_revisions(len(applied))}")
@@ -181,6 +181,10 @@ class Prefixed:
             colour = _COLOURS[len(self._prefixes) % len(_COLOURS)]
             self._prefixes[name] = self._terminal.paint(f"{padded(name, self._width)} |", fg=colour)
         return self._prefixes[name]
+
+
+def _unheard(_remark: str) -> None:
+    """In the place of `say` where a thread says it, which has no command line of its own."""
 
 
 def _with_role(name: str, line: str) -> str:
