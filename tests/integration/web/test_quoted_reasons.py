@@ -80,3 +80,21 @@ def _put_quoted(code: str, word: str, run: Any, full: EveryState, eyes: psycopg.
     else:
         asked = "UPDATE workflow_runs SET cancel_requested_at = now(), cancel_reason = %s WHERE id = %s"
         eyes.execute(asked, [word, run])
+
+
+def test_the_host_app_redacts_what_a_warning_of_a_hook_quotes(
+    qwf_dsn: str, full: EveryState, eyes: psycopg.Connection
+) -> None:
+    """The line that was no record, in which secrets are masked as well."""
+    eyes.execute(
+        "INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type, warning)"
+        " SELECT run_id, node_job_id, attempt, plugin, hook, 7, 'warning', %s FROM hook_records",
+        ["not JSON: Ann Smith has password=hunter2"],
+    )
+    place = f"/runs/{full.runs['running']}?view=records"
+    with served_page(qwf_dsn) as page:
+        text = page.get(place).text
+    assert "Ann Smith" in text
+    assert "hunter2" not in text
+    with served_page(qwf_dsn, redact=lambda kind, value: "gone" if kind == "payload" else value) as page:
+        assert "Ann Smith" not in page.get(place).text
