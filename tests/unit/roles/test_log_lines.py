@@ -95,6 +95,19 @@ def test_json_has_each_fact_by_its_name(in_a_job):
     }
 
 
+def test_what_json_has_under_the_name_of_a_secret_is_masked_whole():
+    """Also words behind a space, and numbers, where text cannot tell the end of it."""
+    secrets = {
+        "passphrase": "correct horse battery",
+        "api_key": [1234, "a, b"],
+        "Authorization": "Basic eHg=",
+    }
+    made = record(password=4711, request=secrets, tokens=512)
+    told = json.loads(JsonLines(Redactor()).format(made))
+    assert (told["password"], told["tokens"]) == ("***", 512)
+    assert told["request"] == {"passphrase": "***", "api_key": ["***", "***"], "Authorization": "***"}
+
+
 @pytest.mark.parametrize("lines", [TextLines, JsonLines])
 def test_secrets_are_masked_in_words_and_tracebacks(lines):
     """Those that the process knows, and what looks like one."""

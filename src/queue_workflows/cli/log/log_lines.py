@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from queue_workflows.drawing.terminal import Terminal
-from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.execution.redaction import MASK, Redactor
 
 # What ends a job has its facts in its words.
 JOBS: Final = "queue_workflows.jobs"
@@ -87,15 +89,23 @@ class JsonLines(logging.Formatter):
 
     def _plain(self, name: str, value: Any) -> Any:
         """A value that JSON has; text without secrets, which the name may tell as well."""
-        if value is None or isinstance(value, bool | int):
+        if value is None or isinstance(value, bool):
             return value
         if isinstance(value, Mapping):
             return {str(key): self._plain(str(key), each) for key, each in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [self._plain(name, each) for each in value]
-        if isinstance(value, float) and -float("inf") < value < float("inf"):
-            return value
-        return self._redactor.mask(f"{name}={value}")[len(name) + 1 :]
+        if _names_a_secret(name):
+            return MASK
+        is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        return value if is_number else self._redactor.mask(str(value))
+
+
+@lru_cache(maxsize=1024)
+def _names_a_secret(name: str) -> bool:
+    """Whether what has this name is masked as a whole, where it is known where it ends."""
+    said = f"{name}=x1234567890"
+    return Redactor().mask(said) != said
 
 
 def level_of(line: str) -> str | None:
