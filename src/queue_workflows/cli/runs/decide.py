@@ -171,7 +171,7 @@ def retry(
         raise click.UsageError("--document or --latest, not both")
     wanted = _checked("retried", names, given, (RunStatus.FAILED.value,), sorted(RUN_TERMINAL))
     how: dict[str, Any] = {"from_node": from_node, "dry_run": dry_run, "actor": actor, "reason": reason}
-    how |= {"document": document, "latest": latest}
+    how |= {"document": document, "latest": latest, "several": len(names) != 1}
     answers: list[RunRetry | Refusal] = []
     with operators_connection(invocation) as connection:
         if wanted is None:

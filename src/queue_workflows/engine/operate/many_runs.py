@@ -12,12 +12,21 @@ import psycopg
 
 from queue_workflows.engine.runs.retry import RunRetry, retry_run
 from queue_workflows.engine.runs.verbs import cancel_runs
-from queue_workflows.errors import RunRefused, UnknownRun
+from queue_workflows.errors import (
+    PayloadError,
+    QwfError,
+    RunRefused,
+    UnknownNode,
+    UnknownRun,
+    UnknownWorkflow,
+)
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 PAGE: Final = 500
+# What may be wrong with one run and right with another: its inputs, its workflow's name, its nodes.
+_OF_ONE: Final = (PayloadError, UnknownWorkflow, UnknownNode)
 
 
 class Refusal(NamedTuple):
@@ -67,8 +76,14 @@ def retry_each(
     reason: str | None,
     document: Path | None = None,
     latest: bool = False,
+    several: bool = False,
 ) -> Iterator[RunRetry | Refusal]:
-    """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others."""
+    """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others.
+
+    Where one alone is meant, a document or a node that does not go with it is raised; with `several` it is
+    the refusal of that one.
+    """
+    refusing: tuple[type[QwfError], ...] = (RunRefused, UnknownRun, *(_OF_ONE if several else ()))
     for run_id in runs:
         try:
             with connection.transaction():
@@ -82,6 +97,6 @@ def retry_each(
                     actor=actor,
                     reason=reason,
                 )
-        except (RunRefused, UnknownRun) as refused:
+        except refusing as refused:
             answer = Refusal(run_id, refused.message)
         yield answer
