@@ -479,6 +479,8 @@ def test_a_retry_with_another_document_shows_first_what_it_keeps(qwf, conn, tmp_
     assert qwf("retry", run, *how, "--dry-run").stdout == would
     asked = qwf("retry", run, *how, status=2)
     assert (asked.stdout, "--yes" in asked.stderr) == (would, True)
+    matching = qwf("retry", "--workflow", "chain", *how, status=2)
+    assert matching.stdout.endswith(f"\n{would}")
     assert row(conn, run).status == "failed"
     assert "not both" in qwf("retry", run, *how, "--latest", status=2).stderr
     set_workflow_dir(tmp_path)
