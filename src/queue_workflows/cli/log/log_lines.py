@@ -20,6 +20,10 @@ _OURS: Final = "queue_workflows"
 _OF_ANY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _BOUND: Final = {"job": "job_id", "attempt": "attempt", "run": "run_id", "trace": "trace_id"}
 _LINE: Final = re.compile(r"(?P<time>\S+Z) (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<rest>\d+ )")
+_HEADS: Final = (
+    re.compile(r"\S+Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) \d+ ([^:]*): "),
+    re.compile(r'\{"time": "[^"]*", "level": "([A-Z]+)", "logger": "([^"]*)"'),
+)
 EVERYDAY: Final = frozenset({"DEBUG", "INFO"})
 NO_ERROR: Final = EVERYDAY | {"WARNING"}
 _STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -108,10 +112,16 @@ def _names_a_secret(name: str) -> bool:
     return Redactor().mask(said) != said
 
 
+def head_of(line: str) -> tuple[str, str] | None:
+    """The level and the logger of a line that a process of ours wrote; None for what is none of its log."""
+    found = next((found for head in _HEADS if (found := head.match(line))), None)
+    return None if found is None else (found[1], found[2])
+
+
 def level_of(line: str) -> str | None:
-    """How grave a line of text is that a process of ours wrote; None for what is no line of its log."""
-    found = _LINE.match(line)
-    return None if found is None else found["level"]
+    """How grave a line is that a process of ours wrote; None for what is no line of its log."""
+    head = head_of(line)
+    return None if head is None else head[0]
 
 
 def painted(line: str, terminal: Terminal) -> str:

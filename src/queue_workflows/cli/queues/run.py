@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import signal
 import threading
@@ -16,7 +15,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.log.log_lines import NO_ERROR, level_of
+from queue_workflows.cli.log.log_lines import JOBS, NO_ERROR, head_of, level_of
 from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
@@ -47,8 +46,8 @@ _LOOK_EVERY_S: Final = 0.5
 # A look may take a tenth of the time at most, however much has ended.
 _LOOK_SHARE: Final = 0.1
 _WORDS: Final = {RETRY: "to be tried again", LATER: "for later"}
-# A worker's line of a job that ended well, or was put off.
-_AN_END: Final = re.compile(r"\S+ INFO \d+ queue_workflows\.jobs: ")
+# Of a worker's line of a job that ended well, or was put off.
+_AN_END: Final = ("INFO", JOBS)
 
 
 @click.command()
@@ -144,7 +143,7 @@ def _shown(
 
     def write(_name: str, line: str) -> None:
         # How many jobs end is shown below; what fails is told.
-        if is_asked_for or not _AN_END.match(line):
+        if is_asked_for or head_of(line) != _AN_END:
             progress.log(line)
 
     with MergedLog(write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
