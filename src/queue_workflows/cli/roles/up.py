@@ -21,6 +21,7 @@ from queue_workflows.cli.page.web import page_beside
 from queue_workflows.cli.roles.reload import CodeWatch, begin_anew, places_of
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
 from queue_workflows.cli.shared.operator import say
+from queue_workflows.cli.shared.root_options import typed_again
 from queue_workflows.config import check_known_queue, current_config, effective_settings
 from queue_workflows.db import bootstrap
 from queue_workflows.db.connections.engine import Database
@@ -140,8 +141,8 @@ def _revisions(count: int) -> str:
 
 
 def _next(invocation: Invocation) -> str:
-    """What to type elsewhere; there, too, an app that was named here has to be named."""
-    qwf = f"qwf --app {invocation.app}" if invocation.app else "qwf"
+    """What to type elsewhere; there, too, what was named here has to be named."""
+    qwf = typed_again(invocation)
     return f"""in another terminal:
   {qwf} run start film.yaml --watch   a workflow, from a file or by name, drawn while it runs
   {qwf} run list                      the runs, and what became of them
