@@ -68,7 +68,7 @@ def draw_within(run: RunOverview, terminal: Terminal, height: int) -> list[str]:
         lines = draw(run, terminal, most_rows=most_rows)
         if len(lines) <= height:
             return lines
-    return [*lines[: height - 1], terminal.glyphs("…")]
+    return [*lines[: max(0, height - 1)], terminal.glyphs("…")]
 
 
 def _head(run: RunOverview, terminal: Terminal) -> Iterator[str]:

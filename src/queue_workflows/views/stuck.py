@@ -6,8 +6,8 @@ Why a group of jobs does not go on is asked of `engine/explain`, with the group'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queue_workflows.engine.explain.history import Reason
@@ -39,7 +39,10 @@ _BEGUN_WITHIN_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """One reason why something does not go on: how much of it there is, an example, and what shows more."""
+    """One reason why something does not go on: how much of it there is, an example, and what shows more.
+
+    `data` are the facts that its text was made of.
+    """
 
     code: str
     text: str
@@ -49,6 +52,7 @@ class Stuck:
     queue: str | None
     example: str | None
     command: str
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def stuck_of(
@@ -87,6 +91,7 @@ def _stuck_jobs(
             group.job.queue,
             name,
             f"qwf explain {name}",
+            reason.data,
         )
         # What is the matter with a queue is one matter, and so are its lanes, whatever their keys.
         is_of_key = reason.code == group.job.hold_reason != LIMIT_FULL
@@ -107,6 +112,7 @@ def _both(one: Stuck, other: Stuck) -> Stuck:
         larger.queue,
         larger.example,
         larger.command,
+        larger.data,
     )
 
 

@@ -455,6 +455,20 @@ def test_a_retry_says_first_what_it_would_do(qwf, conn):
     assert "no node 'x'" in qwf("retry", run, "--from", "x", status=2).stderr
 
 
+def test_of_several_runs_those_are_retried_with_which_the_document_goes(qwf, conn, tmp_path):
+    """What the others have against it is told of each."""
+    bad, good = failed_run(conn, inputs={"n": "x"}), failed_run(conn, inputs={"n": 1})
+    (tmp_path / "chain.json").write_text(json.dumps({**CHAIN, "inputs": {"n": {"type": "integer"}}}))
+    told = qwf("retry", bad, good, "--document", tmp_path / "chain.json", "--yes", status=1).stdout
+    refused, retried = told.splitlines()
+    assert refused.startswith(f"{bad}: not retried: ")
+    assert "integer" in refused
+    assert retried == f"{good}: runs again b; keeps a"
+    assert [row(conn, run).status for run in (bad, good)] == ["failed", "running"]
+    alone = qwf("retry", bad, "--document", tmp_path / "chain.json", "--yes", status=2)
+    assert (alone.stdout, "integer" in alone.stderr) == ("", True)
+
+
 def test_a_retry_with_another_document_shows_first_what_it_keeps(qwf, conn, tmp_path):
     """And asks; a script says --yes. From a file, or as the app has it now."""
     run = failed_run(conn)
@@ -465,6 +479,8 @@ def test_a_retry_with_another_document_shows_first_what_it_keeps(qwf, conn, tmp_
     assert qwf("retry", run, *how, "--dry-run").stdout == would
     asked = qwf("retry", run, *how, status=2)
     assert (asked.stdout, "--yes" in asked.stderr) == (would, True)
+    matching = qwf("retry", "--workflow", "chain", *how, status=2)
+    assert matching.stdout.endswith(f"\n{would}")
     assert row(conn, run).status == "failed"
     assert "not both" in qwf("retry", run, *how, "--latest", status=2).stderr
     set_workflow_dir(tmp_path)

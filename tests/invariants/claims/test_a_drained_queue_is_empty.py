@@ -15,6 +15,7 @@ from support.processes.supervised import Supervised
 from support.processes.workers import patiently
 from support.stages.floor import Floor
 
+from queue_workflows.cli.log.log_lines import level_of
 from queue_workflows.repositories import LimitRepository, NewIngestJob
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 
@@ -64,6 +65,16 @@ def test_drain_then_stats_shows_zero_queued_and_running(floor, qwf_dsn):
         "running": 0,
     }
     assert left(qwf_dsn) == (0, 0)
+
+
+def test_a_quiet_drain_tells_of_errors_alone(floor: Floor, qwf_dsn: str) -> None:
+    """Beside its table: what failed, with its traceback, and nothing of how the worker is."""
+    enqueue(floor, "fails", max_attempts=1)
+    enqueue(floor, "nobody")
+    with run(qwf_dsn, "--drain", "--quiet") as process:
+        assert process.status(300) == 1
+    assert [level for line in process.said if (level := level_of(line))] == ["ERROR"]
+    assert any(line.startswith("Traceback") for line in process.said)
 
 
 @pytest.mark.slow

@@ -202,6 +202,11 @@ def test_a_picture_fits_into_a_window(height):
     assert draw_within(film(), Terminal(), 60) == draw(film(), Terminal())
 
 
+def test_where_there_is_no_room_for_a_picture_only_that_is_said():
+    """As below more remarks than a window has lines."""
+    assert len(draw_within(film(), Terminal(), -1)) == 1
+
+
 def test_what_came_out_is_shown():
     """As JSON, on one line."""
     lines = draw(run(status="completed", finished_at=at(1), outputs={"url": "a\nb"}), Terminal())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 
+import click
 import pytest
 
+from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.progress import Progress
 
 
@@ -77,3 +80,20 @@ def test_nobody_need_be_there(monkeypatch, clock):
     tell(0.5, "words")
     tell.say("a remark")
     tell.done()
+
+
+def test_of_a_quiet_command_no_thread_shows_any(monkeypatch, clock):
+    """A thread that is handed it has no command line of its own."""
+    screen = Screen()
+    with click.Context(click.Command("import"), obj=Invocation(quiet=True)):
+        tell = progress(monkeypatch, screen, clock)
+
+    def work() -> None:
+        clock[0] = 9
+        tell(0.5, "words")
+        tell.say("a remark")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert screen.getvalue() == ""

@@ -18,7 +18,7 @@ from support.rows.claimed_jobs import context, ingest_job, node_job
 
 from queue_workflows import JobLogFilter
 from queue_workflows.cli.log import logs
-from queue_workflows.cli.log.log_lines import JsonLines, TextLines, painted
+from queue_workflows.cli.log.log_lines import JsonLines, TextLines, head_of, painted
 from queue_workflows.drawing.terminal import Terminal
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand, bind_child_threads, bound_fields
@@ -93,6 +93,29 @@ def test_json_has_each_fact_by_its_name(in_a_job):
         "worker_id": "host:fetch:1",
         "task_name": "task",
     }
+
+
+def test_what_json_has_under_the_name_of_a_secret_is_masked_whole():
+    """Also words behind a space, and numbers, where text cannot tell the end of it."""
+    secrets = {
+        "passphrase": "correct horse battery",
+        "api_key": [1234, "a, b"],
+        "Authorization": "Basic eHg=",
+    }
+    made = record(password=4711, request=secrets, tokens=512)
+    told = json.loads(JsonLines(Redactor()).format(made))
+    assert (told["password"], told["tokens"]) == ("***", 512)
+    assert told["request"] == {"passphrase": "***", "api_key": ["***", "***"], "Authorization": "***"}
+
+
+@pytest.mark.parametrize("lines", [TextLines, JsonLines])
+def test_what_reads_the_log_of_a_child_knows_its_levels_and_loggers(lines):
+    """In either format; what a job prints is no line of the log."""
+    assert head_of(lines(Redactor()).format(record("queue_workflows.jobs"))) == (
+        "INFO",
+        "queue_workflows.jobs",
+    )
+    assert head_of("INFO: read it") is None
 
 
 @pytest.mark.parametrize("lines", [TextLines, JsonLines])

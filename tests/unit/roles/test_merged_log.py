@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
@@ -81,6 +82,17 @@ def test_who_comes_later_is_named_as_well(capsys: pytest.CaptureFixture[str]) ->
         assert shell(log, "janitor/1", "echo swept").wait() == 0
         assert shell(log, "up", "echo done").wait() == 0
     assert sorted(capsys.readouterr().out.splitlines()) == ["janitor/1 | swept", "up      | done"]
+
+
+@pytest.mark.parametrize("printed", ["[" * 60_000, '{"a": NaN}', "1" * 5_000, "[1]", "no object"])
+def test_in_json_what_a_child_prints_is_a_message_whatever_it_is(
+    printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line that no reader of JSON takes does not end the log, which all children wait for."""
+    with MergedLog(Prefixed(["up"], stdout_terminal(), is_json=True).write, unread) as log:
+        assert shell(log, "up", f"echo '{printed}'; echo '{{\"level\": \"INFO\"}}'").wait() == 0
+    told = [json.loads(line, parse_constant=pytest.fail) for line in capsys.readouterr().out.splitlines()]
+    assert told == [{"role": "up", "message": printed}, {"role": "up", "level": "INFO"}]
 
 
 def test_a_child_that_cannot_be_started_leaves_no_descriptor():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from queue_workflows.drawing.terminal import Terminal
-from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.execution.redaction import MASK, Redactor
 
 # What ends a job has its facts in its words.
 JOBS: Final = "queue_workflows.jobs"
@@ -18,6 +20,12 @@ _OURS: Final = "queue_workflows"
 _OF_ANY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _BOUND: Final = {"job": "job_id", "attempt": "attempt", "run": "run_id", "trace": "trace_id"}
 _LINE: Final = re.compile(r"(?P<time>\S+Z) (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<rest>\d+ )")
+_HEADS: Final = (
+    re.compile(r"\S+Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) \d+ ([^:]*): "),
+    re.compile(r'\{"time": "[^"]*", "level": "([A-Z]+)", "logger": "([^"]*)"'),
+)
+EVERYDAY: Final = frozenset({"DEBUG", "INFO"})
+NO_ERROR: Final = EVERYDAY | {"WARNING"}
 _STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "DEBUG": {"dim": True},
     "INFO": {"fg": "green"},
@@ -85,15 +93,35 @@ class JsonLines(logging.Formatter):
 
     def _plain(self, name: str, value: Any) -> Any:
         """A value that JSON has; text without secrets, which the name may tell as well."""
-        if value is None or isinstance(value, bool | int):
+        if value is None or isinstance(value, bool):
             return value
         if isinstance(value, Mapping):
             return {str(key): self._plain(str(key), each) for key, each in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [self._plain(name, each) for each in value]
-        if isinstance(value, float) and -float("inf") < value < float("inf"):
-            return value
-        return self._redactor.mask(f"{name}={value}")[len(name) + 1 :]
+        if _names_a_secret(name):
+            return MASK
+        is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        return value if is_number else self._redactor.mask(str(value))
+
+
+@lru_cache(maxsize=1024)
+def _names_a_secret(name: str) -> bool:
+    """Whether what has this name is masked as a whole, where it is known where it ends."""
+    said = f"{name}=x1234567890"
+    return Redactor().mask(said) != said
+
+
+def head_of(line: str) -> tuple[str, str] | None:
+    """The level and the logger of a line that a process of ours wrote; None for what is none of its log."""
+    found = next((found for head in _HEADS if (found := head.match(line))), None)
+    return None if found is None else (found[1], found[2])
+
+
+def level_of(line: str) -> str | None:
+    """How grave a line is that a process of ours wrote; None for what is no line of its log."""
+    head = head_of(line)
+    return None if head is None else head[0]
 
 
 def painted(line: str, terminal: Terminal) -> str:

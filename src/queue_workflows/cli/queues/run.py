@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import signal
 import threading
@@ -16,6 +15,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.log_lines import JOBS, NO_ERROR, head_of, level_of
 from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
@@ -46,8 +46,8 @@ _LOOK_EVERY_S: Final = 0.5
 # A look may take a tenth of the time at most, however much has ended.
 _LOOK_SHARE: Final = 0.1
 _WORDS: Final = {RETRY: "to be tried again", LATER: "for later"}
-# A worker's line of a job that ended well, or was put off.
-_AN_END: Final = re.compile(r"\S+ INFO \d+ queue_workflows\.jobs: ")
+# Of a worker's line of a job that ended well, or was put off.
+_AN_END: Final = ("INFO", JOBS)
 
 
 @click.command()
@@ -143,8 +143,8 @@ def _shown(
 
     def write(_name: str, line: str) -> None:
         # How many jobs end is shown below; what fails is told.
-        if is_asked_for or not _AN_END.match(line):
-            progress.say(line)
+        if is_asked_for or head_of(line) != _AN_END:
+            progress.log(line)
 
     with MergedLog(write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
         watcher.start()
@@ -170,17 +170,25 @@ class _Shared(Progress):
         with self._guard:
             super().say(words)
 
+    def log(self, line: str) -> None:
+        """A line of a log, above the line; of one that is to be quiet what is grave, or no line of a log."""
+        if self._is_quiet and level_of(line) in NO_ERROR:
+            return
+        with self._guard:
+            self.done()
+            click.echo(line, err=True)
+
 
 class _Handler(logging.Handler):
     """Our own log among that of the worker."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: _Shared) -> None:
         super().__init__()
         self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
-            self._progress.say(self.format(record))
+            self._progress.log(self.format(record))
 
 
 class _Watcher(threading.Thread):

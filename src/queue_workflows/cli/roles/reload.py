@@ -38,6 +38,8 @@ class CodeWatch(threading.Thread):
         self._halt: Halt | None = None
         self._over = threading.Event()
         self._has_changed = False
+        # From before the roles are started: what changes meanwhile was imported as it was.
+        self._seen = stamps(places)
 
     def begin(self, halt: Halt) -> None:
         """Look from now on; `halt` is what stops the supervisor."""
@@ -51,11 +53,11 @@ class CodeWatch(threading.Thread):
 
     def run(self) -> None:
         """Compare what there is with what there was, until something has changed for the better."""
-        before = stamps(self._places)
         while not self._over.wait(_LOOK_EVERY_S):
-            now = stamps(self._places)
-            changed = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
-            before = now
+            before, self._seen = self._seen, stamps(self._places)
+            changed = sorted(
+                path for path in {*before, *self._seen} if before.get(path) != self._seen.get(path)
+            )
             if changed and self._can_be_imported(changed[0]):
                 self._has_changed = True
                 assert self._halt is not None  # noqa: S101 - it was given before the start
@@ -95,9 +97,10 @@ def _code_below(place: Path) -> Iterator[Path]:
 
 def _is_looked_into(directory: Path) -> bool:
     name = directory.name
-    return (
-        not name.startswith(".") and name not in _NOT_LOOKED_INTO and not (directory / _ENVIRONMENT).exists()
-    )
+    if name.startswith(".") or name in _NOT_LOOKED_INTO:
+        return False
+    # A directory of another account may not be asked; `os.walk` finds nothing in it.
+    return not os.path.exists(directory / _ENVIRONMENT)
 
 
 def why_not(app: str) -> str | None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import nullcontext, suppress
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -21,6 +21,7 @@ from queue_workflows.cli.page.web import page_beside
 from queue_workflows.cli.roles.reload import CodeWatch, begin_anew, places_of
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
 from queue_workflows.cli.shared.operator import say
+from queue_workflows.cli.shared.root_options import typed_again
 from queue_workflows.config import check_known_queue, current_config, effective_settings
 from queue_workflows.db import bootstrap
 from queue_workflows.db.connections.engine import Database
@@ -99,7 +100,7 @@ def up(
     specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.due()]
     names = [slot.name for slot in slots_of(specs, 0.0)]
     app = invocation.app or settings.app
-    watch = CodeWatch(places_of(app), app, say) if reload else None
+    watch = CodeWatch(places_of(app), app, _unheard if invocation.quiet else say) if reload else None
     with Database.open(invocation.db_url, role="up", settings=settings, lingers=False) as database:
         applied = bootstrap(invocation.db_url)
         say(f"{database.redacted}: {_revisions(len(applied))}")
@@ -140,8 +141,8 @@ def _revisions(count: int) -> str:
 
 
 def _next(invocation: Invocation) -> str:
-    """What to type elsewhere; there, too, an app that was named here has to be named."""
-    qwf = f"qwf --app {invocation.app}" if invocation.app else "qwf"
+    """What to type elsewhere; there, too, what was named here has to be named."""
+    qwf = typed_again(invocation)
     return f"""in another terminal:
   {qwf} run start film.yaml --watch   a workflow, from a file or by name, drawn while it runs
   {qwf} run list                      the runs, and what became of them
@@ -183,15 +184,24 @@ class Prefixed:
         return self._prefixes[name]
 
 
+def _unheard(_remark: str) -> None:
+    """In the place of `say` where a thread says it, which has no command line of its own."""
+
+
 def _with_role(name: str, line: str) -> str:
-    """The object that a line is, or one around what somebody printed."""
+    """The object that a line is, or one around what somebody printed, which may be anything."""
     try:
-        told = json.loads(line)
-    except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        told = {"message": line}
-    return json.dumps({"role": name, **told}, ensure_ascii=False)
+        told = json.loads(line, parse_constant=_not_in_json)
+        if isinstance(told, dict):
+            return json.dumps({"role": name, **told}, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps({"role": name, "message": line}, ensure_ascii=False)
+
+
+def _not_in_json(word: str) -> Any:
+    """Refuse what Python reads and writes beyond JSON, such as NaN."""
+    raise ValueError(word)
 
 
 class _Handler(logging.Handler):

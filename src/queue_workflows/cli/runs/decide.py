@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import psycopg
@@ -50,6 +50,9 @@ from queue_workflows.views.runs.decisions import (
     setup_remark,
     statuses,
 )
+
+# Of all that match, and shall go on with another document.
+_FORETOLD: Final = 10
 
 
 def _checked(
@@ -165,33 +168,43 @@ def retry(
     """Run RUNs again that are over, or all failed ones that match: what failed, and what follows from it.
 
     Finished results are kept. --dry-run says which nodes would run again. With --document or --latest it is
-    shown first what changes and what is kept, and asked.
+    shown first what changes and what is kept, of all that match for the first ten, and asked.
     """
     if document is not None and latest:
         raise click.UsageError("--document or --latest, not both")
     wanted = _checked("retried", names, given, (RunStatus.FAILED.value,), sorted(RUN_TERMINAL))
     how: dict[str, Any] = {"from_node": from_node, "dry_run": dry_run, "actor": actor, "reason": reason}
-    how |= {"document": document, "latest": latest}
+    how |= {"document": document, "latest": latest, "several": len(names) != 1}
+    asks_first = bool(document or latest) and not dry_run and not yes
     answers: list[RunRetry | Refusal] = []
     with operators_connection(invocation) as connection:
         if wanted is None:
             runs = runs_named(connection, names)
             statuses(connection, runs)
-            if (document or latest) and not dry_run and not yes:
-                foretold = list(retry_each(connection, runs, **how | {"dry_run": True}))
-                if not as_json:
-                    _tell_retries(foretold, dry_run=True)
+            if asks_first:
+                _foretell_retries(connection, runs, how, quiet=as_json)
                 if not confirm(f"Run {number_of('run', len(runs))} again with this document?", yes=yes):
                     return ExitCode.FAILED
             answers += retry_each(connection, runs, **how)
         else:
             matched = _preview(connection, wanted, quiet=as_json)
+            if asks_first:
+                oldest = next(pages_of(connection, wanted), [])[:_FORETOLD]
+                _foretell_retries(connection, oldest, how, quiet=as_json)
             if matched and not dry_run and not confirm(f"Run {number_of('run', matched)} again?", yes=yes):
                 return ExitCode.FAILED
             for page in pages_of(connection, wanted):
                 answers += retry_each(connection, page, **how)
     _tell_retries(answers, dry_run=dry_run, as_json=as_json)
     return ExitCode.FAILED if any(isinstance(one, Refusal) for one in answers) else ExitCode.DONE
+
+
+def _foretell_retries(
+    connection: psycopg.Connection[Any], runs: list[uuid.UUID], how: dict[str, Any], *, quiet: bool
+) -> None:
+    """What another document would mean for each of these."""
+    if not quiet:
+        _tell_retries(list(retry_each(connection, runs, **how | {"dry_run": True})), dry_run=True)
 
 
 def _retry_json(one: RunRetry) -> dict[str, Any]:

@@ -8,7 +8,6 @@ with them. The workers are as any others: of a database with further runs they t
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import uuid
@@ -18,7 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import click
+
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.log.log_lines import EVERYDAY, NO_ERROR, level_of
 from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands
 from queue_workflows.cli.runs.watch import follow
@@ -44,8 +46,6 @@ _LAST_LOOK_S: Final = 5.0
 _HOOK_DIRS: Final = "QWF_HOOK_DIRS"
 # What the children write is read here, and shown to a person.
 _TO_US: Final = ("--log-format=text",)
-# A line of the log that is no warning; what came of the hooks is shown beside it.
-_EVERYDAY: Final = re.compile(r"\S+ (?:INFO|DEBUG) ")
 
 
 def run_here(
@@ -74,10 +74,13 @@ def run_here(
         log_to_stderr(invocation, settings, everyday=False)
         follower = _Follower(database, run_id, restarts, as_json=as_json)
 
+        # What came of the nodes is shown beside the log.
+        left_out = NO_ERROR if invocation.quiet else EVERYDAY
+
         def write(name: str, line: str) -> None:
             # What is ended before it was ready says so; once the run is over that is nobody's concern.
-            if invocation.debug or (follower.ended is None and not _EVERYDAY.match(line)):
-                say(f"{name}: {line}")
+            if invocation.debug or (follower.ended is None and level_of(line) not in left_out):
+                click.echo(f"{name}: {line}", err=True)
 
         with MergedLog(write, lost=_stop) as log:
             stopped = supervise(

@@ -15,6 +15,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import json_option, say
+from queue_workflows.cli.shared.root_options import typed_again
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.config import HOOKS_QUEUE, effective_settings
 from queue_workflows.db.connections.engine import Database
@@ -97,7 +98,7 @@ def follow(
 def _missing(roles: MissingRoles) -> list[str]:
     """A line for each, with the command that starts it."""
     told = click.get_current_context().find_root().obj
-    qwf = f"qwf --app {told.app}" if isinstance(told, Invocation) and told.app else "qwf"
+    qwf = typed_again(told if isinstance(told, Invocation) else Invocation())
     lines = []
     if roles.orchestrator:
         lines.append(f"no orchestrator runs: `{qwf} orchestrator` starts one")

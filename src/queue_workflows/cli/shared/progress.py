@@ -32,6 +32,8 @@ class Progress:
         self._started = now()
         self._next = self._started + (_DRAWN_EVERY_S if self._draws else _TOLD_EVERY_S)
         self._is_drawn = False
+        # Asked for here: a thread that is handed this has no command line of its own.
+        self._is_quiet = is_quiet()
 
     @property
     def seconds(self) -> float:
@@ -41,7 +43,7 @@ class Progress:
     def __call__(self, share: float | None, words: str) -> None:
         """Show how far it is, if it is time to."""
         now = self._now()
-        if now < self._next or is_quiet():
+        if self._is_quiet or now < self._next:
             return
         self._next = now + (_DRAWN_EVERY_S if self._draws else _TOLD_EVERY_S)
         if not self._draws:
@@ -61,7 +63,8 @@ class Progress:
     def say(self, words: str) -> None:
         """A remark of its own, above the line."""
         self.done()
-        say(words)
+        if not self._is_quiet:
+            say(words)
 
     def done(self) -> None:
         """Take the line away; what is written next begins at its place."""

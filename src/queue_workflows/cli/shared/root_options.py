@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
@@ -49,6 +50,19 @@ def tell(context: click.Context, **changes: Any) -> None:
     while each is not None:
         each.obj = told
         each = each.parent
+
+
+def typed_again(invocation: Invocation) -> str:
+    """How a command begins that goes with this one: on the same database, with the same wiring.
+
+    A password is not repeated.
+    """
+    words = ["qwf"]
+    if invocation.db_url is not None:
+        from queue_workflows.db.connections.dsn import redact_dsn
+
+        words += ["--db", redact_dsn(invocation.db_url)]
+    return shlex.join([*words, *(["--app", invocation.app] if invocation.app else [])])
 
 
 def is_quiet() -> bool:

@@ -150,8 +150,8 @@ def _for_later(there: Circumstances) -> Reason:
         return Reason("scheduled", f"it is for later: {_when(there)}", data)
     last = next((entry for entry in ends(job)[-1:] if entry.get("attempt") == job.attempt), None)
     if last is None or last.get("kind") == "retry_after":
-        why = f": {last['message']}" if last else ""
-        return Reason("retry_after", f"it asked to be run again {_when(there)}{why}", data)
+        why, said = (f": {last['message']}", {"message": last["message"]}) if last else ("", {})
+        return Reason("retry_after", f"it asked to be run again {_when(there)}{why}", data | said)
     counted = f"failure {job.failures} of {job.max_attempts}" if job.failures else "nothing was counted"
     text = f"{counted}: it is tried again {_when(there)}"
     return Reason("retry", text, data | {"last_error": of_error(last)})
@@ -245,7 +245,8 @@ def _of_the_run(there: Circumstances) -> Iterator[Reason]:
         yield Reason("run_over", f"its run is {run.status}", {"run_id": run.id})
     elif run.cancel_requested_at is not None:
         why = f": {run.cancel_reason}" if run.cancel_reason else ""
-        yield Reason("run_cancelled", f"its run is being cancelled{why}", {"run_id": run.id})
+        data = {"run_id": run.id, "cancel_reason": run.cancel_reason}
+        yield Reason("run_cancelled", f"its run is being cancelled{why}", data)
 
 
 def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
@@ -270,7 +271,9 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
             else f"none of {len(live)} workers claims anything"
         )
         text = f"{nobody}: {states}"
-        yield Reason("no_free_worker", text, {"workers": [one.worker_id for one in live]})
+        why = "; ".join(sorted({one.state_reason for one in live if one.state_reason})) or None
+        data = {"workers": [one.worker_id for one in live], "state_reason": why}
+        yield Reason("no_free_worker", text, data)
     elif there.job.status == JobStatus.QUEUED and all(_has_a_job(one, there) for one in free):
         yield _all_busy(there, free)
 
@@ -327,7 +330,8 @@ def _put_aside(device: Standing) -> Reason:
         f"no worker is started on {name} of {device.host_label}, which is quarantined: {device.state_reason}"
         f" — `qwf workers on {device.host_label} {device.queue}` has it tried again"
     )
-    return Reason("device_quarantined", text, {"host_label": device.host_label, "device": name})
+    data = {"host_label": device.host_label, "device": name, "state_reason": device.state_reason}
+    return Reason("device_quarantined", text, data)
 
 
 def _is_on(control: Control | None) -> bool:

@@ -111,9 +111,8 @@ def _not_advanced(there: RunCircumstances) -> Iterator[Reason]:
     asked_at = run.cancel_requested_at or there.cancel_asked_at
     if asked_at is not None:
         why = f": {run.cancel_reason}" if run.cancel_reason else ""
-        yield Reason(
-            "cancelling", f"it is being cancelled since {moment(asked_at)}{why}", {"since": asked_at}
-        )
+        data = {"since": asked_at, "cancel_reason": run.cancel_reason}
+        yield Reason("cancelling", f"it is being cancelled since {moment(asked_at)}{why}", data)
     elif run.stopping is not None:
         yield Reason("stopping", "a node failed, and the run stops: nothing new starts but `all_done` nodes")
     yield from _given_up(there)

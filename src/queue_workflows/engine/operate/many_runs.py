@@ -15,6 +15,7 @@ from queue_workflows.engine.runs.verbs import cancel_runs
 from queue_workflows.errors import (
     DocumentError,
     PayloadError,
+    QwfError,
     RunRefused,
     UnknownNode,
     UnknownRun,
@@ -25,8 +26,8 @@ from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 PAGE: Final = 500
-# What does not go with one run: a node that its document has not, its inputs, a workflow that is no more.
-_OF_ONE_RUN: Final = (UnknownNode, PayloadError, UnknownWorkflow)
+# What may be wrong with one run and right with another: its inputs, its workflow's name, its nodes.
+_OF_ONE: Final = (PayloadError, UnknownWorkflow, UnknownNode)
 
 
 class Refusal(NamedTuple):
@@ -76,12 +77,16 @@ def retry_each(
     reason: str | None,
     document: Path | None = None,
     latest: bool = False,
+    several: bool = False,
 ) -> Iterator[RunRetry | Refusal]:
     """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others.
 
-    Where there is but one, what was asked wrongly of it is raised.
+    Where one alone is meant, a document or a node that does not go with it is raised; of `several` it is
+    the refusal of that one.
     """
-    of_one_run = (*_OF_ONE_RUN, DocumentError) if latest else _OF_ONE_RUN
+    of_one = (*_OF_ONE, DocumentError) if latest else _OF_ONE
+    is_one_of_many = several or len(runs) > 1
+    refusing: tuple[type[QwfError], ...] = (RunRefused, UnknownRun, *(of_one if is_one_of_many else ()))
     for run_id in runs:
         try:
             with connection.transaction():
@@ -95,10 +100,6 @@ def retry_each(
                     actor=actor,
                     reason=reason,
                 )
-        except (RunRefused, UnknownRun) as refused:
-            answer = Refusal(run_id, refused.message)
-        except of_one_run as refused:
-            if len(runs) == 1:
-                raise
+        except refusing as refused:
             answer = Refusal(run_id, refused.message)
         yield answer

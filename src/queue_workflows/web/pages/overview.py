@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from queue_workflows.views import overview as view
 from queue_workflows.views.stuck import Stuck
 from queue_workflows.web.page import Look, Shown, href
+from queue_workflows.web.pages.redacted import redacted_stuck
 
 
 def overview(look: Look) -> Shown:
     """All of it at a glance."""
     seen = view.read_overview(look.conn, look.knowledge())
+    seen = replace(seen, stuck=[redacted_stuck(one, look.redaction) for one in seen.stuck])
     told = view.json_of(seen)
     return Shown(
         title="Overview",

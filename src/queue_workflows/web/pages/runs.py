@@ -109,9 +109,12 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         return {"picture": timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
-        found = records.records(look.conn, run.id, after=after)
+        found, shown = records.records(look.conn, run.id, after=after), look.redaction.shown
         told = [
-            {**one, "payload": look.redaction.shown("payload", one["payload"])}
+            # A warning quotes the line that is no record.
+            one
+            | {"payload": shown("payload", one["payload"])}
+            | ({"warning": shown("payload", one["warning"])} if one["warning"] else {})
             for one in records.json_of(found)
         ]
         return {"records": told, "next": told[-1]["record"] if len(told) == records.USUAL else None}
