@@ -1,7 +1,7 @@
 """This process's own connections to the configured database, for callers that bring none.
 
-A pool of five, made when it is first needed and again after `configure()`, a fork or another address in the
-environment. An embedded server is started by it and held until the process ends.
+A pool of five, made when it is first needed and again after `configure()`, a fork or another address, from the
+environment or the function that names it. An embedded server is started by it and held until the process ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class _Own:
         """The configured one."""
         config = current_config()
         names = (*_ADDRESSES, *filter(None, (config.db_url_env,)))
-        wanted = (config, os.getpid(), *map(os.environ.get, names))
+        given = config.overrides.get("db_url")
+        asked = given() if callable(given) else None
+        wanted = (config, os.getpid(), asked, *map(os.environ.get, names))
         with self._guard:
             if self._database is None or self._opened_for != wanted:
                 self._close()
