@@ -246,8 +246,9 @@ def set_ref_resolver(resolver: Callable[..., Any] | None, *, every: bool = False
 def set_invoke_context(factory: InvokeContext | None) -> None:
     """Put `factory(job, run)` around every job: a context manager that yields `finalize(result) -> result`.
 
-    `finalize` is applied only on success, before the context is left; it may be None. The context is left on
-    every path, with the exception if there is one, and cannot swallow it.
+    `finalize` is applied only on success, before the context is left. What else it yields is left alone, so
+    `lambda job, run: app.app_context()` will do. The context is left on every path, with the exception if
+    there is one, and cannot swallow it.
     """
     _check_callable("set_invoke_context", factory, "a function of the job and its run")
     _change({}, {"invoke_context": factory})
