@@ -24,6 +24,4 @@ except ImproperlyConfigured as error:
 if not apps.ready:
     django.setup()
 if not apps.is_installed(NAME):
-    raise ConfigurationError(
-        f"the Django project has no {NAME!r}", advice=f"add {NAME!r} to INSTALLED_APPS"
-    )
+    raise ConfigurationError(f"the Django project has no {NAME!r}", advice=f"add {NAME!r} to INSTALLED_APPS")

@@ -42,7 +42,9 @@ class Shop:
         self.directory = directory or APPS / name
         self.qwf = QWF[name]
         self.env = {
-            **environment_without("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON", "DJANGO_", locks=place / "locks"),
+            **environment_without(
+                "QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON", "DJANGO_", locks=place / "locks"
+            ),
             **addresses(name, dsn),
             "HOME": str(place),
             "PYTHONPATH": str(SOURCE),
@@ -88,7 +90,9 @@ class Shop:
         log = Path(self.env["HOME"]) / f"{os.urandom(4).hex()}.log"
         with (
             log.open("w") as out,
-            Running(command, env=self.env, cwd=self.directory, stdout=out, stderr=subprocess.STDOUT) as running,
+            Running(
+                command, env=self.env, cwd=self.directory, stdout=out, stderr=subprocess.STDOUT
+            ) as running,
         ):
             running.log = log  # type: ignore[attr-defined]
             yield running
@@ -100,7 +104,13 @@ def addresses(name: str, dsn: str) -> Mapping[str, str]:
         params = conninfo_to_dict(dsn)
         return {
             f"DB_{ours}": str(params[word])
-            for ours, word in (("NAME", "dbname"), ("USER", "user"), ("PASSWORD", "password"), ("HOST", "host"), ("PORT", "port"))
+            for ours, word in (
+                ("NAME", "dbname"),
+                ("USER", "user"),
+                ("PASSWORD", "password"),
+                ("HOST", "host"),
+                ("PORT", "port"),
+            )
             if params.get(word)
         }
     given = parse_dsn(dsn)

@@ -1,7 +1,8 @@
 """This process's own connections to the configured database, for callers that bring none.
 
-A pool of five, made when it is first needed and again after `configure()`, a fork or another address, from the
-environment or the function that names it. An embedded server is started by it and held until the process ends.
+A pool of five, made when it is first needed and again after `configure()`, a fork or another address, from
+the environment or from the function that names it. An embedded server is started by it and held until the
+process ends.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from queue_workflows import configure, ingest_task, set_node_module_package, set_workflow_dir  # qwf
-
 from shop.models import Order
 
 configure(ingest_queues={"mail"})  # qwf

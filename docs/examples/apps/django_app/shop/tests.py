@@ -2,6 +2,7 @@
 
 from django.db import connection
 from django.test import TestCase
+
 from queue_workflows.testing import assert_enqueued, drain, refute_enqueued
 
 ORDER = {"item": "map", "email": "ada@example.org"}

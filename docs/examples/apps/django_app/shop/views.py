@@ -8,8 +8,8 @@ from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
-from queue_workflows import RunRepository, start_run  # qwf
 
+from queue_workflows import RunRepository, start_run  # qwf
 from shop.models import Order
 from shop.tasks import send_receipt
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from alembic import context
-from queue_workflows.db import include_name  # qwf
 from shop.database import Base, engine
 from sqlalchemy import Connection
+
+from queue_workflows.db import include_name  # qwf
 
 target_metadata = Base.metadata
 

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from fastapi import FastAPI, Form, HTTPException, Request
 from pydantic import BaseModel
-from queue_workflows import RunRepository, astart_run  # qwf
-from queue_workflows.web import create_app  # qwf
 from starlette.middleware.sessions import SessionMiddleware
 
+from queue_workflows import RunRepository, astart_run  # qwf
+from queue_workflows.web import create_app  # qwf
 from shop.database import Order, Transaction, engine
 from shop.tasks import send_receipt
 
@@ -84,6 +84,5 @@ def sign_in(request: Request, password: Annotated[str, Form()]) -> None:
     request.session["user"] = "staff"
 
 
-app.mount(  # qwf
-    "/ops", create_app(None, user=lambda asked: asked.session.get("user"), authorize=lambda *_: True)  # qwf
-)  # qwf
+page = create_app(None, user=lambda asked: asked.session.get("user"), authorize=lambda *_: True)  # qwf
+app.mount("/ops", page)  # qwf

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from queue_workflows import configure, ingest_task, set_node_module_package, set_workflow_dir  # qwf
-
 from shop.database import Order, sessions
 
 configure(db_url_env="DATABASE_URL", ingest_queues={"mail"})  # qwf

@@ -34,7 +34,7 @@ def client(qwf_dsn: str) -> Iterator[TestClient]:
         from shop.database import sessions
         from shop.main import app
 
-        # Requests are served in one event loop and jobs run in another: neither keeps a connection for the other.
+        # Requests and jobs have an event loop each here, and a connection belongs to the loop it was made in.
         sessions.configure(bind=create_async_engine(url, poolclass=NullPool))
         with TestClient(app) as client:
             yield client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi.testclient import TestClient
+
 from queue_workflows.testing import JobTester
 
 ORDER = {"item": "map", "email": "ada@example.org"}

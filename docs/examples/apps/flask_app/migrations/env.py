@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from alembic import context
-from queue_workflows.db import include_name  # qwf
 from shop.database import Base, engine
+
+from queue_workflows.db import include_name  # qwf
 
 target_metadata = Base.metadata
 

@@ -10,7 +10,6 @@ from flask import Flask
 def create_app() -> Flask:
     """The service, with its own pages and the operator's."""
     from queue_workflows import set_invoke_context  # qwf
-
     from shop import database, operators, pages
 
     app = Flask(__name__)

@@ -6,13 +6,14 @@ from typing import Any
 
 from a2wsgi import ASGIMiddleware  # qwf
 from flask import Flask
-from queue_workflows.web import create_app  # qwf
 from starlette.requests import Request  # qwf
 from werkzeug.middleware.dispatcher import DispatcherMiddleware  # qwf
 
+from queue_workflows.web import create_app  # qwf
+
 
 def with_page(app: Flask) -> Any:  # qwf
-    """The shop's application and the page; a WSGI server has no stream, so the page is loaded again instead."""
+    """The shop's application and the page, which is loaded again by itself: WSGI has no stream."""
 
     def user_of(asked: Request) -> str | None:  # qwf
         kept = app.session_interface.open_session(app, asked)  # qwf

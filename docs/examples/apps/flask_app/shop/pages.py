@@ -9,8 +9,8 @@ from uuid import UUID
 
 from flask import Blueprint, abort, request
 from flask import session as signed_in
-from queue_workflows import RunRepository, start_run  # qwf
 
+from queue_workflows import RunRepository, start_run  # qwf
 from shop.database import Order, session
 from shop.tasks import send_receipt
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from flask import current_app
-from queue_workflows import configure, ingest_task, set_node_module_package, set_workflow_dir  # qwf
 
+from queue_workflows import configure, ingest_task, set_node_module_package, set_workflow_dir  # qwf
 from shop.database import Order, session
 
 configure(db_url_env="DATABASE_URL", ingest_queues={"mail"})  # qwf

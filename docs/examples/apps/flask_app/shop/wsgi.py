@@ -1,4 +1,4 @@
-"""The application of a WSGI server (`flask --app shop.wsgi run`), and of the workers (`qwf --app shop.wsgi worker`)."""
+"""The application: of a WSGI server (`flask --app shop.wsgi run`) and of workers (`qwf --app shop.wsgi worker`)."""
 
 from shop import create_app
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flask.testing import FlaskClient
+
 from queue_workflows.testing import JobTester
 
 ORDER = {"item": "map", "email": "ada@example.org"}

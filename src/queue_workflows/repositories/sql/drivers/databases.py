@@ -42,8 +42,8 @@ def of_django(connection: Any) -> str:
 def is_made_by_django(handle: Any, name: str, configured: Collection[str]) -> bool:
     """Whether it is Django's connection, and its test runner made this database in place of a configured one.
 
-    Then the settings have the name that it gave: that of `TEST`, or a configured one behind `test_`, with more
-    behind it where tests run beside each other.
+    Then the settings have the name that it gave: that of `TEST`, or a configured one behind `test_`, with
+    more behind it where tests run beside each other.
     """
     settings = getattr(handle, "settings_dict", None)
     testing = getattr(sys.modules.get("django.test.utils"), "_TestState", None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shop.database import Order, session
 from sqlalchemy import func, select
+
+from shop.database import Order, session
 
 
 def run(_inputs: dict[str, Any]) -> dict[str, Any]:
