@@ -38,7 +38,7 @@ def url() -> str:
     if connection.vendor != "postgresql":
         raise ConfigurationError(
             f"Django's database {name!r} is {connection.vendor}, and jobs need PostgreSQL",
-            advice=f"add one with the engine django.db.backends.postgresql to DATABASES, and name it as {SETTING}",
+            advice=f"add one of django.db.backends.postgresql to DATABASES, and name it as {SETTING}",
         )
     return as_url(
         {

@@ -24,7 +24,7 @@ def shop(qwf_new_database: Any, tmp_path: Path) -> Shop:
 
 
 def test_migrate_makes_our_tables_first(shop: Shop) -> None:
-    """Those of the project may refer to them; a second time nothing is to do, and at verbosity 0 no word is said."""
+    """Those of the project may refer to them; a second time nothing is done, at verbosity 0 no word said."""
     migrations = shop.directory / "shop" / "migrations"
     (migrations / "0002_run.py").write_text(
         "from django.db import migrations\n"

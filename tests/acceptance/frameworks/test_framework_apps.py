@@ -1,4 +1,4 @@
-"""The example apps as their users have them: migrated, served, called over HTTP, their jobs done by workers."""
+"""The example apps as their users have them: migrated, served, called by HTTP, with real workers."""
 
 from __future__ import annotations
 

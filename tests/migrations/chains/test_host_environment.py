@@ -1,4 +1,4 @@
-"""An app that runs Alembic itself: its `env.py` keeps to its own tables by two lines, and our chain to ours."""
+"""An app that runs Alembic itself: by two lines its `env.py` keeps to its own tables."""
 
 from __future__ import annotations
 

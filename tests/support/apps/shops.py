@@ -1,4 +1,4 @@
-"""The example apps of docs/examples/apps, each as its user runs it: its migrations, its server, its workers."""
+"""The apps of docs/examples/apps, each as its user runs it: its migrations, its server, its workers."""
 
 from __future__ import annotations
 

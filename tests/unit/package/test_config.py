@@ -177,7 +177,7 @@ def test_renamed_dsn_variable(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_function_that_names_the_dsn(monkeypatch: pytest.MonkeyPatch):
-    """It is asked each time, beats the environment, and where it says None nothing was given; arguments beat it."""
+    """It is asked each time and beats the environment; None from it is as if nothing was given."""
     monkeypatch.setenv("QWF_DB_URL", "postgresql://env/there")
     said: list[str | None] = ["postgresql://host/one", "postgresql://host/two", None]
     configure(db_url=lambda: said.pop(0), lease_s=7)

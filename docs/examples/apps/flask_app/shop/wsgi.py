@@ -1,4 +1,4 @@
-"""The application: of a WSGI server (`flask --app shop.wsgi run`) and of workers (`qwf --app shop.wsgi worker`)."""
+"""The application, for `flask --app shop.wsgi run` and for `qwf --app shop.wsgi worker`."""
 
 from shop import create_app
 
