@@ -75,7 +75,7 @@ def test_what_autogenerate_writes(shop: Shop) -> None:
 
 
 def test_what_the_filter_leaves_out() -> None:
-    """Our tables where ours are, the ledgers of their versions, and no columns, schemas or tables of others."""
+    """Our tables and their ledgers, and no columns, schemas or tables of others."""
     ours = [*Base.metadata.tables, "queue_schema_version", "queue_schema_version_legacy"]
     asked = {"schema_name": None}
     assert [name for name in ours if include_name(name, "table", asked)] == []

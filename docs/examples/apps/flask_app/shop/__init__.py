@@ -6,16 +6,16 @@ import os
 
 from flask import Flask
 
+from queue_workflows.flask import init_app  # qwf
+
 
 def create_app() -> Flask:
     """The service, with its own pages and the operator's."""
-    from queue_workflows import set_invoke_context  # qwf
-    from shop import database, operators, pages
+    from shop import database, pages
 
     app = Flask(__name__)
     app.config.update(SECRET_KEY=os.environ["SECRET_KEY"], SESSION_COOKIE_SAMESITE="Strict")
     database.init_app(app)
     app.register_blueprint(pages.blueprint)
-    app.wsgi_app = operators.with_page(app)  # qwf
-    set_invoke_context(lambda _job, _run: app.app_context())  # qwf
+    init_app(app, user=lambda session: session.get("user"), authorize=lambda *_: True)  # qwf
     return app
