@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 from django.apps import AppConfig
+from django.core.management import CommandError
 from django.core.management.color import color_style
 from django.db import connections
 from django.db.models.signals import pre_migrate
@@ -16,6 +17,7 @@ from queue_workflows import configure, db, set_invoke_context
 from queue_workflows.config import current_config
 from queue_workflows.db.migrations import Progress
 from queue_workflows.django.database import alias, url
+from queue_workflows.errors import QwfError
 
 # The module of each app that is imported for the tasks, and whatever else of ours, that it registers.
 TASKS: Final = "tasks"
@@ -70,4 +72,7 @@ def migrate_first(*, using: str, verbosity: int = 1, stdout: TextIO | None = Non
             applied = f"  Applied {step.chain} {step.revision} {step.subject}..."
             print(applied, style.SUCCESS("OK"), file=stdout)
 
-    db.bootstrap(url(), report=report)
+    try:
+        db.bootstrap(url(), report=report)
+    except QwfError as refused:
+        raise CommandError(str(refused), returncode=refused.exit_code) from refused

@@ -45,6 +45,17 @@ def test_migrate_makes_our_tables_first(shop: Shop) -> None:
     assert "No changes detected" in shop.runs([*MANAGE, "makemigrations", "--check"])
 
 
+def test_what_is_in_the_way_of_our_tables(shop: Shop) -> None:
+    """It is said in a line, with what to do and the exit code that it has."""
+    shop.runs([*MANAGE, "migrate"])
+    with psycopg.connect(shop.dsn) as conn:
+        conn.execute("UPDATE queue_schema_version SET version_num = '9999'")
+    said = shop.runs([*MANAGE, "migrate"], status=79)
+    assert "CommandError: " in said
+    assert "9999" in said
+    assert "Traceback" not in said
+
+
 def test_qwf_by_manage_py(shop: Shop) -> None:
     """Its exit codes are those of `qwf`, and from Python what fails is a CommandError."""
     said = shop.runs([*MANAGE, "qwf", "db", "check"], status=79)

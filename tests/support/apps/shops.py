@@ -22,9 +22,9 @@ NAMES: Final = ("fastapi_app", "django_app", "flask_app")
 PATIENCE_S: Final = 300
 PYTHON: Final = sys.executable
 QWF: Final = {
-    "fastapi_app": [PYTHON, "-m", "queue_workflows", "--app", "shop.tasks"],
+    "fastapi_app": [PYTHON, "-m", "queue_workflows"],
     "django_app": [PYTHON, "manage.py", "qwf"],
-    "flask_app": [PYTHON, "-m", "queue_workflows", "--app", "shop.wsgi"],
+    "flask_app": [PYTHON, "-m", "queue_workflows"],
 }
 SERVED: Final = {
     "fastapi_app": [PYTHON, "-m", "uvicorn", "shop.main:app", "--port"],
@@ -38,7 +38,7 @@ class Shop:
     """One of the apps on a database of a test's, in its own directory or in a copy of it."""
 
     def __init__(self, name: str, dsn: str, place: Path, directory: Path | None = None) -> None:
-        self.name = name
+        self.name, self.dsn = name, dsn
         self.directory = directory or APPS / name
         self.qwf = QWF[name]
         self.env = {

@@ -27,7 +27,7 @@ SHOWN = [one for one in snippets() if one.not_run is not None and PART.fullmatch
 
 def marked(directory: Path) -> list[str]:
     """The lines of an app that it would not have without us."""
-    files = sorted(directory.rglob("*.py"))
+    files = sorted([*directory.rglob("*.py"), *directory.rglob("*.toml")])
     return [line for file in files for line in file.read_text().splitlines() if line.endswith(MARK)]
 
 
