@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from queue_workflows.web.access.users import Authorize
 
-# Who it is that a session of Flask belongs to, None for nobody.
+# The user's name in a session of Flask, None for nobody.
 UserOfSession = Callable[[Mapping[str, Any]], str | None]
 
 
@@ -39,7 +39,7 @@ def init_app(
     if (user is None) != (authorize is None):
         raise ConfigurationError(
             "init_app(user=…) and init_app(authorize=…) belong together",
-            advice="say who is signed in, and what each may do; or give neither, and there is no page",
+            advice="name the user that is signed in, and what it may do; or give neither, and there is no page",
         )
     if current_config().invoke_context is None or isinstance(current_config().invoke_context, _WithinTheApp):
         set_invoke_context(_WithinTheApp(app))

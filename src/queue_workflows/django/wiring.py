@@ -1,4 +1,4 @@
-"""For `--app` and QWF_APP: the project whose settings DJANGO_SETTINGS_MODULE names, set up.
+"""For `--app` and QWF_APP: the project of DJANGO_SETTINGS_MODULE, set up.
 
 `manage.py qwf` names it for the processes that it starts, which are none of Django's.
 """

@@ -2,8 +2,7 @@
 
 `enqueued` asserts, `local_worker` claims, runs and ends jobs in this process, `task_call` runs one function,
 `inline_mode` what is enqueued at once, `workflow_run` takes a document to its end; `tester` has all of it for
-one database, which the fixture `qwf_jobs` of `plugin` gives; `configuration` says which
-the configured one is. `servers` and `databases` are where that comes
+one database, which the fixture `qwf_jobs` of `plugin` gives. `servers` and `databases` are where that comes
 from. Begin with `tester`.
 """
 
@@ -13,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from queue_workflows.testing.configuration import configured_database
+    from queue_workflows.testing.databases import configured_database
     from queue_workflows.testing.enqueued import all_enqueued, assert_enqueued, refute_enqueued
     from queue_workflows.testing.inline_mode import inline
     from queue_workflows.testing.local_worker import drain
@@ -38,7 +37,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "configuration": ("configured_database",),
+    "databases": ("configured_database",),
     "enqueued": ("all_enqueued", "assert_enqueued", "refute_enqueued"),
     "inline_mode": ("inline",),
     "local_worker": ("drain",),

@@ -204,7 +204,7 @@ def qwf_async_jobs(qwf_jobs: JobTester) -> AsyncJobTester:
 @pytest.fixture
 def qwf_configured(qwf_dsn: str) -> Iterator[str]:
     """The test file's own database is the configured one: what brings no connection is there too."""
-    from queue_workflows.testing.configuration import configured_database
+    from queue_workflows.testing.databases import configured_database
 
     with configured_database(qwf_dsn):
         yield qwf_dsn

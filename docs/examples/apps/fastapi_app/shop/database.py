@@ -35,5 +35,5 @@ async def transaction() -> AsyncIterator[AsyncSession]:
         yield session
 
 
-# `scope="function"` commits before the answer is sent: who is told of an order can read it.
+# `scope="function"` commits before the answer is sent: an order can be read once its answer is there.
 Transaction = Annotated[AsyncSession, Depends(transaction, scope="function")]
