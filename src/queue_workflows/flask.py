@@ -39,7 +39,7 @@ def init_app(
     if (user is None) != (authorize is None):
         raise ConfigurationError(
             "init_app(user=…) and init_app(authorize=…) belong together",
-            advice="name the user that is signed in, and what it may do; or give neither, and there is no page",
+            advice="name the signed-in user, and what it may do; or give neither, and there is no page",
         )
     if current_config().invoke_context is None or isinstance(current_config().invoke_context, _WithinTheApp):
         set_invoke_context(_WithinTheApp(app))
