@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask
@@ -15,6 +18,8 @@ from queue_workflows.config import current_config, set_invoke_context
 from queue_workflows.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
     from starlette.requests import Request
 
     from queue_workflows.web.access.users import Authorize
@@ -61,21 +66,39 @@ def _mount_page(app: Flask, user: UserOfSession, prefix: str, options: Mapping[s
     """A WSGI server's thread would be kept by a stream, so the page is loaded again instead."""
     from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-    from queue_workflows.web import create_app
-
-    try:
-        from a2wsgi import ASGIMiddleware
-    except ModuleNotFoundError as missing:
+    if find_spec("a2wsgi") is None:
         raise ConfigurationError(
             "the operator's page in a WSGI application needs a2wsgi", advice="pip install a2wsgi"
-        ) from missing
+        )
 
     def user_of(asked: Request) -> str | None:
         # Flask reads its session from whatever request has its cookie.
         session = app.session_interface.open_session(app, asked)  # type: ignore[arg-type]
         return None if session is None else user(session)
 
-    options = {"user": user_of, "live": False, **options}
-    below = f"/{prefix.strip('/')}"
-    wrapped = DispatcherMiddleware(app.wsgi_app, {below: ASGIMiddleware(create_app(None, **options))})
-    app.wsgi_app = wrapped  # type: ignore[method-assign]
+    below = {f"/{prefix.strip('/')}": _Page({"user": user_of, "live": False, **options})}
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, below)  # type: ignore[method-assign]
+
+
+class _Page:
+    """The page for WSGI, made by the first request: it has threads, which a server that forks leaves behind."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._guard = threading.Lock()
+        self._made_in: int | None = None
+        self._application: Any = None
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        with self._guard:
+            if self._made_in != os.getpid():
+                self._application, self._made_in = self._made(), os.getpid()
+        answer: Iterable[bytes] = self._application(environ, start_response)
+        return answer
+
+    def _made(self) -> Any:
+        from a2wsgi import ASGIMiddleware
+
+        from queue_workflows.web import create_app
+
+        return ASGIMiddleware(create_app(None, **self._options))

@@ -145,3 +145,14 @@ def test_the_apps_own_tests(name: str, qwf_new_database: Any, tmp_path: Path) ->
     else:
         tests = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
         assert "3 passed" in shop.runs(tests, QWF_TEST_DB_URL=dsn)
+
+
+LOADED = {"fastapi_app": "shop.main", "django_app": "config.asgi", "flask_app": "shop.wsgi"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loading_the_app_starts_nothing(name: str, tmp_path: Path) -> None:
+    """Servers load it twice to watch its code, or before they fork: no thread is there, no connection."""
+    shop = Shop(name, "postgresql://nobody@127.0.0.1:1/nowhere", tmp_path)
+    load = f"import threading, {LOADED[name]}; print(*(thread.name for thread in threading.enumerate()))"
+    assert shop.runs([PYTHON, "-c", load]).splitlines() == ["MainThread"]

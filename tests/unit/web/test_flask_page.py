@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +94,19 @@ def test_who_and_what_belong_together(app: Flask, given: dict[str, Any]) -> None
 
 def test_the_bridge_that_is_not_installed_is_named(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
-    monkeypatch.setitem(sys.modules, "a2wsgi", None)
+    monkeypatch.setattr("queue_workflows.flask.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match="pip install a2wsgi"):
         init_app(app, user=lambda kept: None, authorize=lambda *_: True)
+
+
+def test_a_server_that_forks_has_the_page_in_each_process(app: Flask) -> None:
+    """Also where its parent has already answered a request: what that had running is not in the child."""
+    init_app(app, user=lambda kept: None, authorize=lambda *_: True)
+    before = threading.active_count()
+    assert app.test_client().get("/ops/jobs").status_code == 401
+    assert threading.active_count() > before
+    child = os.fork()
+    if child == 0:
+        signal.alarm(120)
+        os._exit(0 if app.test_client().get("/ops/jobs").status_code == 401 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
