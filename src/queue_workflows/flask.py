@@ -76,12 +76,12 @@ def _mount_page(app: Flask, user: UserOfSession, prefix: str, options: Mapping[s
         session = app.session_interface.open_session(app, asked)  # type: ignore[arg-type]
         return None if session is None else user(session)
 
-    below = {f"/{prefix.strip('/')}": _Page({"user": user_of, "live": False, **options})}
+    below: dict[str, Any] = {f"/{prefix.strip('/')}": _Page({"user": user_of, "live": False, **options})}
     app.wsgi_app = DispatcherMiddleware(app.wsgi_app, below)  # type: ignore[method-assign]
 
 
 class _Page:
-    """The page for WSGI, made by the first request: it has threads, which a server that forks leaves behind."""
+    """The page for WSGI, made by the first request of a process: its threads would not come along in a fork."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
@@ -101,4 +101,5 @@ class _Page:
 
         from queue_workflows.web import create_app
 
-        return ASGIMiddleware(create_app(None, **self._options))
+        page: Any = create_app(None, **self._options)
+        return ASGIMiddleware(page)
