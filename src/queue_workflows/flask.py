@@ -81,7 +81,7 @@ def _mount_page(app: Flask, user: UserOfSession, prefix: str, options: Mapping[s
 
 
 class _Page:
-    """The page for WSGI, made by the first request of a process: its threads would not come along in a fork."""
+    """The page for WSGI, made by the first request of each process: a fork leaves its threads behind."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
