@@ -113,6 +113,9 @@ def test_a_workflow_that_a_request_has_begun(served: Served) -> None:
         report = patiently(lambda: (now := served.client.get(where).json())["outputs"] and now)
         assert report["status"] == "completed"
         assert report["outputs"]["text"].splitlines()[:2] == ["Today", "globe: 1"]
+        # In another terminal the same project is meant.
+        typed = "python manage.py qwf" if served.shop.name == "django_app" else "  qwf"
+        assert f"{typed} run list" in said_by(roles)
         served.ends_clean(roles, (0,))
 
 

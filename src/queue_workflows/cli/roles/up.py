@@ -141,12 +141,18 @@ def _revisions(count: int) -> str:
 
 def _next(invocation: Invocation) -> str:
     """What to type elsewhere; there, too, an app that was named here has to be named."""
-    qwf = f"qwf --app {invocation.app}" if invocation.app else "qwf"
+    qwf = f"qwf --app {invocation.app}" if invocation.app else " ".join([*_before_qwf(sys.orig_argv), "qwf"])
     return f"""in another terminal:
   {qwf} run start film.yaml --watch   a workflow, from a file or by name, drawn while it runs
   {qwf} run list                      the runs, and what became of them
   {qwf} queue stats                   what waits on each queue, and which workers
   {qwf} workers list                  the workers; pause one, or switch it off"""
+
+
+def _before_qwf(argv: list[str]) -> list[str]:
+    """`python manage.py` where that was asked, for it names the database and the app of its project."""
+    script = argv[1] if argv[2:3] == ["qwf"] else ""
+    return ["python", script] if script.endswith("manage.py") else []
 
 
 class Prefixed:
