@@ -149,10 +149,14 @@ def configure(
     """Give the engine what this host app brings; when called again, what is given wins and the rest stays.
 
     Any setting may be given by its name (`lease_s=60`, `db_url=…`). None takes an earlier value back.
+    `db_url` may also be a function without arguments, which is asked whenever the database is looked up: for
+    an app of which the tests put another database in its place. Where it returns None, nothing was given.
     """
     for name in settings:
         check_setting_name(name, others=("db_url_env", "ingest_queues", "host_migrations"))
-    check_overrides(settings)
+    check_overrides(
+        {name: value for name, value in settings.items() if name != "db_url" or not callable(value)}
+    )
     changes: dict[str, Any] = {}
     if db_url_env is not UNSET:
         changes["db_url_env"] = _checked_variable(db_url_env)
@@ -242,8 +246,9 @@ def set_ref_resolver(resolver: Callable[..., Any] | None, *, every: bool = False
 def set_invoke_context(factory: InvokeContext | None) -> None:
     """Put `factory(job, run)` around every job: a context manager that yields `finalize(result) -> result`.
 
-    `finalize` is applied only on success, before the context is left; it may be None. The context is left on
-    every path, with the exception if there is one, and cannot swallow it.
+    `finalize` is applied only on success, before the context is left. What else it yields is left alone, so
+    `lambda job, run: app.app_context()` will do. The context is left on every path, with the exception if
+    there is one, and cannot swallow it.
     """
     _check_callable("set_invoke_context", factory, "a function of the job and its run")
     _change({}, {"invoke_context": factory})
@@ -293,7 +298,10 @@ def effective_settings(arguments: Mapping[str, Any] | None = None) -> Settings:
     """The settings in force now; `arguments` (a command line's, a call's) beat all else, None is unset."""
     config = _current
     return load_settings(
-        arguments=arguments, overrides=config.overrides, db_url_env=config.db_url_env, start_dir=_directory
+        arguments=arguments,
+        overrides=_answered(config.overrides, arguments),
+        db_url_env=config.db_url_env,
+        start_dir=_directory,
     )
 
 
@@ -350,6 +358,14 @@ def _change(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> EngineCo
         }
         _current = replace(_current, overrides=MappingProxyType(merged), **changes)
         return _current
+
+
+def _answered(overrides: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What was given, with the function that names the database asked, unless an argument names it anyway."""
+    given = overrides.get("db_url")
+    if not callable(given):
+        return overrides
+    return {**overrides, "db_url": None if arguments and arguments.get("db_url") else given()}
 
 
 def _is_same_function(one: object, other: object) -> bool:

@@ -87,7 +87,7 @@ class OtherDatabase(UnusableConnection):
             f"to the database {database!r}",
             wanted=f"configured is {names}, where this application's workers look",
             advice="bring a connection to that one, or set QWF_DB_URL to this one, "
-            "as a test suite with a database of its own does",
+            "as a test suite with a database of its own does (`queue_workflows.testing.configured_database`)",
         )
         self.database, self.configured = database, tuple(configured)
 

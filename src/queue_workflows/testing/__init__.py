@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from queue_workflows.testing.databases import configured_database
     from queue_workflows.testing.enqueued import all_enqueued, assert_enqueued, refute_enqueued
     from queue_workflows.testing.inline_mode import inline
     from queue_workflows.testing.local_worker import drain
@@ -27,6 +28,7 @@ __all__ = [
     "RunOutcome",
     "all_enqueued",
     "assert_enqueued",
+    "configured_database",
     "drain",
     "inline",
     "perform",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "databases": ("configured_database",),
     "enqueued": ("all_enqueued", "assert_enqueued", "refute_enqueued"),
     "inline_mode": ("inline",),
     "local_worker": ("drain",),

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import NullPool, create_engine
 
+from queue_workflows.config import configure, current_config
 from queue_workflows.db import bootstrap
 from queue_workflows.repositories.sql.configured_database import allow_database
 
@@ -146,3 +147,17 @@ class Databases:
         for name in filter(ours, self._names("SELECT rolname FROM pg_roles")):
             with suppress(psycopg.errors.DependentObjectsStillExist):
                 self._admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
+
+
+@contextmanager
+def configured_database(dsn: str) -> Iterator[None]:
+    """Within it this process is configured for the database `dsn`, whatever environment and files say.
+
+    What enqueues without a connection would else do so in the database that the settings of the machine name.
+    """
+    before = current_config().overrides.get("db_url")
+    configure(db_url=dsn)
+    try:
+        yield
+    finally:
+        configure(db_url=before)

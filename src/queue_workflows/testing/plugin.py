@@ -12,6 +12,7 @@ workers.
     qwf_conn          function  a psycopg connection to that
     qwf_jobs          function  the helpers of `queue_workflows.testing` on that, emptied before the test
     qwf_async_jobs    function  the same helpers for async tests
+    qwf_configured    function  that clone is the configured database, for code that brings no connection
     qwf_new_database  function  `qwf_new_database(template=True)` makes another, `False` an empty one
     qwf_role_suffix   session   ends the names of the roles that tests make, which are dropped with the run
 """
@@ -198,3 +199,12 @@ def qwf_async_jobs(qwf_jobs: JobTester) -> AsyncJobTester:
     from queue_workflows.testing.tester import AsyncJobTester
 
     return AsyncJobTester(qwf_jobs)
+
+
+@pytest.fixture
+def qwf_configured(qwf_dsn: str) -> Iterator[str]:
+    """The test file's own database is the configured one: what brings no connection is there too."""
+    from queue_workflows.testing.databases import configured_database
+
+    with configured_database(qwf_dsn):
+        yield qwf_dsn

@@ -169,3 +169,30 @@ def test_a_wrong_setting_is_one_line_and_78(directory: Path, environ: dict[str, 
     line = ended.stderr.splitlines()[-1]
     assert says in line
     assert "--debug" not in line
+
+
+@pytest.mark.slow
+def test_a_program_s_own_connections_start_the_server(directory: Path) -> None:
+    """`connect()` and `aconnect()` in a directory without any database: it is held until the program ends."""
+    program = (
+        "import asyncio, queue_workflows as qwf\n"
+        "qwf.db.bootstrap()\n"
+        "async def look():\n"
+        "    async with await qwf.aconnect() as own:\n"
+        "        return (await (await own.execute('SELECT count(*) FROM ingest_jobs')).fetchone())[0]\n"
+        "with qwf.connect() as own:\n"
+        "    qwf.enqueue_ingest_job('t', queue='fetch', conn=own)\n"
+        "qwf.enqueue_ingest_job('t', queue='fetch')\n"
+        "with qwf.connect(autocommit=True) as own:\n"
+        "    print(own.autocommit, asyncio.run(look()), own.info.dbname)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        env=unset_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "True 2 qwf\n"), ended.stderr
+    until(lambda: processes_below(directory) == [], "all is gone")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.orm import Session
 
 import queue_workflows as qwf
@@ -16,6 +18,7 @@ from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnectio
 from queue_workflows.config import reset_config
 from queue_workflows.db.connections.own import close_own
 from queue_workflows.errors import DatabaseUnreachable, SchemaError
+from queue_workflows.testing import configured_database
 
 DOCUMENT = {"name": "small", "nodes": [{"id": "ask", "type": "input"}]}
 
@@ -167,3 +170,32 @@ def test_connections_to_the_configured_database(qwf_dsn: str) -> None:
 
     asyncio.run(scene())
     assert tasks(qwf_dsn) == ["sync", "async", "at once"]
+
+
+def test_a_function_that_names_another_database(qwf_dsn: str, qwf_new_database: Any) -> None:
+    """As where a test suite has put its own in the place of the app's: the pool follows."""
+    other = qwf_new_database()
+    asked = [qwf_dsn]
+    qwf.configure(db_url=lambda: asked[0])
+    qwf.enqueue_ingest_job("here", queue="fetch")
+    asked[0] = other
+    qwf.enqueue_ingest_job("there", queue="fetch")
+    with qwf.connect() as own:
+        assert own.info.dbname == conninfo_to_dict(other)["dbname"]
+    assert (tasks(qwf_dsn), tasks(other)) == (["here"], ["there"])
+
+
+def test_the_database_of_a_test(qwf_dsn: str, qwf_new_database: Any) -> None:
+    """Within the block it is the configured one, and after it what was before, though the block raised."""
+    other = qwf_new_database()
+    with suppress(LookupError), configured_database(other):
+        qwf.enqueue_ingest_job("there", queue="fetch")
+        raise LookupError
+    qwf.enqueue_ingest_job("here", queue="fetch")
+    assert (tasks(qwf_dsn), tasks(other)) == (["here"], ["there"])
+
+
+def test_the_fixture_for_code_without_a_connection(qwf_configured: str, qwf_jobs: Any) -> None:
+    """What it enqueues is where the helpers look."""
+    qwf.enqueue_ingest_job("here", queue="fetch")
+    assert qwf_jobs.assert_enqueued("here").queue == "fetch"

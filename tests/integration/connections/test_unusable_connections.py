@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -12,13 +13,14 @@ import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from support.connections.kinds import KINDS, Brought
+from support.connections.kinds import KINDS, Brought, Django
 
 import queue_workflows as qwf
 from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnection
 from queue_workflows.config import reset_config
 from queue_workflows.db.connections.own import close_own
 from queue_workflows.errors import FailedTransaction, OtherDatabase, SchemaError
+from queue_workflows.repositories.sql.drivers.databases import is_made_by_django
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 ONE = {"queue": "fetch"}
@@ -148,6 +150,63 @@ def test_one_of_another_database(kind: type[Brought], qwf_dsn: str, other_dsn: s
 
     asyncio.run(scene())
     assert (count(qwf_dsn), count(other_dsn)) == (0, 0)
+
+
+def test_a_database_that_djangos_test_runner_made(qwf_dsn: str, other_dsn: str) -> None:
+    """It stands for the configured one, by its name or by the one in `TEST`, as long as tests run."""
+    from django.db import connection
+    from django.test.utils import setup_test_environment, teardown_test_environment
+
+    made = str(conninfo_to_dict(other_dsn)["dbname"])
+
+    async def enqueue() -> None:
+        async with Django(other_dsn) as brought:
+            # The server is asked for the name where names differ, so this is all that speaks for it.
+            connection.settings_dict["TEST"]["NAME"] = stated
+            await brought.verb(qwf, "enqueue_ingest_job", "t", **ONE)
+
+    qwf.configure(db_url=make_conninfo(qwf_dsn, dbname="shop"))
+    stated: str | None = made
+    with pytest.raises(OtherDatabase):
+        asyncio.run(enqueue())
+    asyncio.run(_django_is_set_up(other_dsn))
+    setup_test_environment()
+    try:
+        asyncio.run(enqueue())
+        stated = made.removesuffix("_other")
+        asyncio.run(enqueue())
+        stated = None
+        with pytest.raises(OtherDatabase):
+            asyncio.run(enqueue())
+    finally:
+        teardown_test_environment()
+
+
+async def _django_is_set_up(dsn: str) -> None:
+    """Its settings are there once a connection was opened."""
+    async with Django(dsn):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("test_shop", True),
+        ("test_shop_2", True),
+        ("test_shop_gw0", True),
+        ("test_other", False),
+        ("shop_test", False),
+    ],
+)
+def test_the_names_that_django_gives(name: str, is_one: bool, monkeypatch: Any) -> None:
+    """`test_` and the configured name, with a number where tests run beside each other."""
+    from django.test import utils
+
+    handle = SimpleNamespace(settings_dict={"NAME": name, "TEST": {"NAME": None}})
+    assert not is_made_by_django(handle, name, {"shop"})
+    monkeypatch.setattr(utils._TestState, "saved_data", object(), raising=False)
+    assert is_made_by_django(handle, name, {"shop"}) is is_one
+    assert not is_made_by_django(object(), name, {"shop"})
 
 
 def test_a_database_behind_another_name(qwf_dsn: str, other_dsn: str, monkeypatch: Any) -> None:

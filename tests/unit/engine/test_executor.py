@@ -654,6 +654,26 @@ def test_a_generator_context_that_yields_nothing_finalizes_nothing():
     assert seen == ["in", "out", "in", "failed", "out"]
 
 
+def test_a_context_manager_that_was_made_for_something_else():
+    """What it yields is no function of the result, so the result stays as it is."""
+    entered: list[object] = []
+
+    class AppContext:
+        """As a web framework has it: it yields itself."""
+
+        def __enter__(self):
+            entered.append(self)
+            return self
+
+        def __exit__(self, *_):
+            entered.remove(self)
+
+    assert executed(lambda reason: len(entered), invoke_context=lambda job, run: AppContext()) == Completed(
+        "1"
+    )
+    assert entered == []
+
+
 def test_what_is_no_context_manager_is_said():
     """A generator function without its decorator, for one."""
 

@@ -176,6 +176,23 @@ def test_renamed_dsn_variable(monkeypatch: pytest.MonkeyPatch):
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_function_that_names_the_dsn(monkeypatch: pytest.MonkeyPatch):
+    """It is asked each time and beats the environment; None from it is as if nothing was given."""
+    monkeypatch.setenv("QWF_DB_URL", "postgresql://env/there")
+    said: list[str | None] = ["postgresql://host/one", "postgresql://host/two", None]
+    configure(db_url=lambda: said.pop(0), lease_s=7)
+    assert [resolve_dsn().dsn for _ in range(3)] == [
+        "postgresql://host/one",
+        "postgresql://host/two",
+        "postgresql://env/there",
+    ]
+    assert resolve_dsn("postgresql://host/argument").dsn == "postgresql://host/argument"
+    said += ["postgresql://host/three"] * 2
+    assert (resolve_dsn().source, effective_settings({"lease_s": 9}).lease_s) == ("configure()", 9)
+    configure(db_url=None)
+    assert resolve_dsn().dsn == "postgresql://env/there"
+
+
 def test_direct_dsn_belongs_to_the_dsn(monkeypatch: pytest.MonkeyPatch):
     """A direct DSN from a weaker place was written for another database; migrations must not go there."""
     monkeypatch.setenv("QWF_DB_URL", "postgresql:///proxy")

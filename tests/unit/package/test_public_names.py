@@ -10,8 +10,11 @@ from pathlib import Path
 import click
 
 import queue_workflows
-from queue_workflows import errors, models, repositories, testing
+from queue_workflows import db, errors, models, repositories, testing
 from queue_workflows.cli.main import cli
+from queue_workflows.django.apps import living_connections
+from queue_workflows.django.asgi import with_operators_page
+from queue_workflows.flask import init_app
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.workflow.providing import complete_document
 
@@ -41,6 +44,7 @@ def test_public_names_are_those_that_are_stated() -> None:
     """Of the package, its repositories, errors and models, and of the command line with its options."""
     parts = {
         "queue_workflows": queue_workflows.__all__,
+        "queue_workflows.db": db.__all__,
         "queue_workflows.errors": errors.__all__,
         "queue_workflows.models": models.__all__,
         "queue_workflows.repositories": repositories.__all__,
@@ -48,6 +52,13 @@ def test_public_names_are_those_that_are_stated() -> None:
     }
     lines = [f"{part}.{name}" for part, names in parts.items() for name in sorted(names)]
     # What pages tell users to import from deeper down.
-    lines += [f"{one.__module__}.{one.__name__}" for one in (load_plugin_config, complete_document)]
+    deeper = (
+        load_plugin_config,
+        complete_document,
+        living_connections,
+        with_operators_page,
+        init_app,
+    )
+    lines += [f"{one.__module__}.{one.__name__}" for one in deeper]
     lines += commands(cli, ["qwf"], click.Context(cli))
     assert lines == STATED.read_text(encoding="utf-8").splitlines()

@@ -57,12 +57,18 @@ def typed_again(invocation: Invocation) -> str:
 
     A password is not repeated.
     """
-    words = ["qwf"]
+    words = [*_before_qwf(sys.orig_argv), "qwf"]
     if invocation.db_url is not None:
         from queue_workflows.db.connections.dsn import redact_dsn
 
         words += ["--db", redact_dsn(invocation.db_url)]
     return shlex.join([*words, *(["--app", invocation.app] if invocation.app else [])])
+
+
+def _before_qwf(argv: list[str]) -> list[str]:
+    """`python manage.py` where that was asked, for it names the database and the app of its project."""
+    script = argv[1] if argv[2:3] == ["qwf"] else ""
+    return ["python", script] if script.endswith("manage.py") else []
 
 
 def is_quiet() -> bool:

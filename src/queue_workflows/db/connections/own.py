@@ -1,7 +1,8 @@
 """This process's own connections to the configured database, for callers that bring none.
 
-A pool of five, made when it is first needed and again after `configure()`, a fork or another address in the
-environment. An embedded server is started by it and held until the process ends.
+A pool of five, made when it is first needed and again after `configure()`, a fork or another address, from
+the environment or from the function that names it. An embedded server is started by it and held until the
+process ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def opened_for() -> tuple[object, ...]:
     """What tells whether something that this process has open is still of its configured database."""
     config = current_config()
     names = (*_ADDRESSES, *filter(None, (config.db_url_env,)))
-    return (config, os.getpid(), *map(os.environ.get, names))
+    given = config.overrides.get("db_url")
+    asked = given() if callable(given) else None
+    return (config, os.getpid(), asked, *map(os.environ.get, names))
 
 
 class _Own:

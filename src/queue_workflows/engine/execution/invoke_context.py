@@ -52,7 +52,8 @@ class _Invocation:
                 raise
 
     def _finalized(self, value: Any) -> Any:
-        if self._finalize is None:
+        # A context manager that was made for something else yields itself, or what it is about.
+        if not callable(self._finalize):
             return value
         with _Step("finalize"):
             return self._finalize(value)

@@ -14,6 +14,7 @@ from queue_workflows.config import EngineConfig, current_config, resolve_dsn
 from queue_workflows.db.connections.dsn import parse_dsn
 from queue_workflows.errors import OtherDatabase, QwfError
 from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.drivers.databases import is_made_by_django
 from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
 
@@ -44,6 +45,8 @@ def check_database(conn: Any, table: str) -> None:
     # The environment may have changed since.
     names = _configured()
     if names is not None and name not in names:
+        if is_made_by_django(conn, name, names):
+            return
         ((real,),) = Statements(conn, table).rows(REAL_NAME, {})
         if real not in names and real != _own_name():
             raise OtherDatabase(kind_name(conn), name, sorted(names))

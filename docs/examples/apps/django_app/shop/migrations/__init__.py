@@ -1,0 +1,1 @@
+"""The shop's own migrations, as `manage.py makemigrations` writes them."""

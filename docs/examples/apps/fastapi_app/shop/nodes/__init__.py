@@ -1,0 +1,1 @@
+"""The steps of the shop's workflows, a module each."""

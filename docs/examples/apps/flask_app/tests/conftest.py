@@ -1,0 +1,35 @@
+"""The shop on a database of its tests: our tables are there already, its own come from its migrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from flask.testing import FlaskClient
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def qwf_dsn(qwf_server) -> Iterator[str]:
+    """One database for all test files, as the shop has one engine; `qwf_jobs` is on it too."""
+    with qwf_server.database() as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def client(qwf_dsn: str) -> Iterator[FlaskClient]:
+    """The service, imported once its database is known."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DATABASE_URL", qwf_dsn.replace("postgresql://", "postgresql+psycopg://"))
+        patched.setenv("SECRET_KEY", "a secret of the tests")
+        patched.setenv("STAFF_PASSWORD", "a password of the tests")
+        command.upgrade(Config(ROOT / "alembic.ini"), "head")
+        from shop import create_app
+        from shop.database import engine
+
+        yield create_app().test_client()
+        engine.dispose()
