@@ -40,7 +40,7 @@ from queue_workflows.repositories import StartedRun
 from queue_workflows.repositories.reports.ends import EndOf
 
 OURS = "FROM pg_stat_activity WHERE application_name LIKE 'qwf:waiter%' AND datname = current_database()"
-ENOUGH_S = 120
+ENOUGH_S = 30
 
 
 @pytest.fixture
@@ -333,7 +333,8 @@ def end(dsn: str, run: StartedRun, status: str, **columns: Any) -> None:
     """As an orchestrator does it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
-            "UPDATE workflow_runs SET status = %s, finished_at = now(), outputs = %s, error = %s WHERE id = %s",
+            "UPDATE workflow_runs SET status = %s, finished_at = now(), outputs = %s, error = %s"
+            " WHERE id = %s",
             [status, columns.get("outputs"), columns.get("error"), run.id],
         )
 

@@ -265,8 +265,8 @@ class SharedWatch:
         if due_topics and due_topics[0][0] <= now:
             # One a round, so that nobody waits for all of them.
             self._look_at_run(listener, kept, due_topics[0][1], topics[due_topics[0][1]])
-        next_topics = [topic.due_at(settling=settling) for topic in topics.values()]
-        self._heard(listener.wait(max(0.0, min(self._next_ends(waits), *next_topics) - self._now())))
+        duties = [self._next_ends(waits), *(topic.due_at(settling=settling) for topic in topics.values())]
+        self._heard(listener.wait(max(0.0, min(duties) - self._now())))
         return True
 
     def _is_over(self, present: Collection[object]) -> bool:
@@ -415,29 +415,30 @@ class _Shared:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._open: dict[tuple[object, ...], SharedWatch] = {}
+        self._open: list[tuple[tuple[object, ...], SharedWatch]] = []
 
     def of(self, db_url: str | None) -> SharedWatch:
         """The one of this database."""
-        key = (db_url, *opened_for(), *map(os.environ.get, _LISTENING))
+        wanted = (db_url, *opened_for(), *map(os.environ.get, _LISTENING))
         with self._guard:
-            found = self._open.get(key)
-            if found is None:
-                self._open = {name: each for name, each in self._open.items() if not each.is_idle}
-                found = self._open[key] = SharedWatch(db_url)
-            return found
+            for opened, found in self._open:
+                if opened == wanted:
+                    return found
+            new = SharedWatch(db_url)
+            self._open = [*((opened, each) for opened, each in self._open if not each.is_idle), (wanted, new)]
+            return new
 
     def close(self) -> None:
         """End all of them; nobody can wait any more."""
         with self._guard:
-            closing, self._open = list(self._open.values()), {}
-        for each in closing:
+            closing, self._open = self._open, []
+        for _, each in closing:
             each.close()
 
     def forget(self) -> None:
         """In a forked child, which has neither the thread nor the connection of its parent."""
         self._guard = threading.Lock()
-        self._open = {}
+        self._open = []
 
 
 _shared: Final = _Shared()
