@@ -40,7 +40,7 @@ from queue_workflows.repositories import StartedRun
 from queue_workflows.repositories.reports.ends import EndOf
 
 OURS = "FROM pg_stat_activity WHERE application_name LIKE 'qwf:waiter%' AND datname = current_database()"
-ENOUGH_S = 30
+ENOUGH_S = 120
 
 
 @pytest.fixture
