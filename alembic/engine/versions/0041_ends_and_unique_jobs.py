@@ -31,22 +31,26 @@ FOR EACH STATEMENT EXECUTE FUNCTION qwf_wake_waiting()
 TABLES = ("ingest_jobs", "workflow_node_jobs", "workflow_runs")
 # What jobs that are alike have in common. The text of jsonb is one for all spellings of a document.
 UNIQUE_KEY = """
-CREATE FUNCTION qwf_unique_key(alike text[], queue text, args jsonb) RETURNS text
+CREATE FUNCTION qwf_unique_key(wanted jsonb, queue text, args jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-SELECT 'unique:' || left(array_to_string(alike, ','), 64) || ':' || encode(sha256(convert_to((
-    SELECT jsonb_object_agg(name, CASE name
-        WHEN 'args' THEN args WHEN 'queue' THEN to_jsonb(queue) ELSE args -> substr(name, 6)
-    END)
-    FROM unnest(alike) AS name
-)::text, 'UTF8')), 'hex')
+SELECT COALESCE(
+    'unique:' || (wanted ->> 'key'),
+    'unique:' || left(string_agg(name, ',' ORDER BY place), 64) || ':' || encode(sha256(convert_to(
+        jsonb_object_agg(name, CASE name
+            WHEN 'args' THEN args WHEN 'queue' THEN to_jsonb(queue) ELSE args -> substr(name, 6)
+        END)::text, 'UTF8'
+    )), 'hex')
+)
+FROM jsonb_array_elements_text(COALESCE(wanted -> 'by', '["args"]')) WITH ORDINALITY AS alike (name, place)
 $$
 """
-# As `Unique` in Python: the job that makes a new one needless, changed if it waits; or the key for the new one.
+# The job that makes a new one needless, changed if it waits; or the key for the new one. With the rights of its
+# owner, as a producer has none to look at jobs, nor to change any: it may do this and no more.
 UNIQUE_PLACE = """
 CREATE FUNCTION qwf_unique_place(
     task text, queue text, args jsonb, wanted jsonb, due timestamptz, priority smallint,
     OUT found_id bigint, OUT free_key text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     alike CONSTANT text[] := CASE WHEN wanted ? 'by' THEN
@@ -76,7 +80,7 @@ BEGIN
         RAISE EXCEPTION 'qwf_enqueue: unique makes no sense: %', wanted
         USING ERRCODE = '22023', HINT = 'docs/how-to/enqueue.md says what it may have';
     END IF;
-    first_key := COALESCE('unique:' || (wanted ->> 'key'), qwf_unique_key(alike, queue, args));
+    first_key := qwf_unique_key(wanted, queue, args);
     PERFORM pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'qwf unique', task, first_key), 0));
     FOR attempt IN 1..20 LOOP
         keys := ARRAY[first_key];
@@ -247,7 +251,7 @@ COMMENT ON FUNCTION qwf_enqueue(text, text, jsonb, jsonb) IS
 'version {version}: enqueues an ingest job; options are added and never change what they mean'
 """
 PLACE_SIGNATURE = "qwf_unique_place(text, text, jsonb, jsonb, timestamptz, smallint)"
-KEY_SIGNATURE = "qwf_unique_key(text[], text, jsonb)"
+KEY_SIGNATURE = "qwf_unique_key(jsonb, text, jsonb)"
 # The functions find their helpers in the schema they were made in, whatever the caller's search_path.
 PIN_SEARCH_PATH = """
 DO $$

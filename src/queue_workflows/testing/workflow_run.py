@@ -37,8 +37,8 @@ def run_workflow(
     `modules` are node modules or functions by name, asked before those of the application, `answers` what
     nodes that wait for input are told, `documents` child workflows by name, `models` what nodes get as their
     `model`, before those of the application. Unless `moves_clock` is False the clock is moved over waits and
-    retries. With `raises` the first failure of a node is raised. `conn` is a psycopg connection in autocommit;
-    what else is queued there runs too.
+    retries. With `raises` the first failure of a node is raised. `conn` is a psycopg connection in
+    autocommit; what else is queued there runs too.
     """
     if own_of(conn) is None:
         raise ConfigurationError(

@@ -341,7 +341,7 @@ def square(n: int, times: list[int] | None = None) -> int:
 
 
 def test_args_are_checked_wherever_their_types_are_known(qwf_jobs) -> None:
-    """By the task's name too, one or many; where they are not, when the job runs, which is not tried again."""
+    """By the task's name too, one or many; elsewhere when the job runs, which then is not tried again."""
     conn = qwf_jobs.conn
     made = enqueue_ingest_job("helpers square", queue="fetch", args={"n": "3"}, conn=conn)
     assert qwf_jobs.assert_enqueued(square).args == {"n": 3}

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypedDict, Unpack
 import psycopg
 
 from queue_workflows.config import EngineConfig, current_config, effective_settings
-from queue_workflows.errors import ConfigurationError
+from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
@@ -95,13 +95,21 @@ def convert_args_of(task_name: str, convert: Callable[[dict[str, Any] | None], d
     _conversions[task_name] = convert
 
 
-def _converted(jobs: Iterable[NewIngestJob]) -> Iterator[NewIngestJob]:
+def _converted(task_name: object, args: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is no name or no args at all is refused with the other fields."""
+    if not isinstance(task_name, str) or not (args is None or isinstance(args, dict)):
+        return args
+    convert = _conversions.get(task_name)
+    return args if convert is None else convert(args)
+
+
+def _converted_jobs(jobs: Iterable[NewIngestJob]) -> Iterator[NewIngestJob]:
     for number, job in enumerate(jobs):
-        convert = _conversions.get(job.task_name) if isinstance(job.task_name, str) else None
         try:
-            yield job if convert is None else replace(job, args=convert(job.args))
+            args = _converted(job.task_name, job.args)
         except PayloadError as refused:
             raise in_place(refused, "jobs", number) from None
+        yield job if args is job.args else replace(job, args=args)
 
 
 def current_limits() -> PayloadLimits:
@@ -148,8 +156,8 @@ def enqueue_ingest_job(
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
-    if _conversions and isinstance(task_name, str) and task_name in _conversions:
-        args = _conversions[task_name](args)
+    if _conversions:
+        args = _converted(task_name, args)
     with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
         enqueue = _kept_repository(handle, standing).enqueue
         if unique is not None:
@@ -229,7 +237,7 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) ->
     with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
         repository = _repository(handle, standing)
         unique: dict[int, Unique] = {}
-        jobs = _converted(jobs) if _conversions else jobs
+        jobs = _converted_jobs(jobs) if _conversions else jobs
         rows = repository.columns(jobs, traceparent=traced.traceparent, unique=unique)
         for queue in set(rows.values("queue")) - known:
             raise unknown_queue(queue, known)
