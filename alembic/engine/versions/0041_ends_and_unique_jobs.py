@@ -140,7 +140,8 @@ CHECKS = """    IF given ? 'unique' AND given ? 'dedupe_key' THEN
         RAISE EXCEPTION 'qwf_enqueue: both dedupe_key and unique are given' USING ERRCODE = '22023';
     END IF;
 """
-PLACE = """    IF given ? 'unique' THEN
+PLACE = """    own_key := given ->> 'dedupe_key';
+    IF given ? 'unique' THEN
         SELECT place.found_id, place.free_key INTO found_id, own_key FROM qwf_unique_place(
             qwf_enqueue.task, qwf_enqueue.queue, COALESCE(qwf_enqueue.args, '{}'), given -> 'unique', due,
             COALESCE((given ->> 'priority')::smallint, 5::smallint)
@@ -166,8 +167,7 @@ DECLARE
     due timestamptz;
     laned boolean;
     found_id bigint;
-    own_key text;
-BEGIN
+{declared}BEGIN
     IF jsonb_typeof(given) <> 'object' THEN
         RAISE EXCEPTION 'qwf_enqueue: options is a JSON object' USING ERRCODE = '22023';
     END IF;
@@ -205,7 +205,6 @@ BEGIN
         statement_timestamp() + make_interval(secs => (given ->> 'delay')::float8),
         statement_timestamp()
     );
-    own_key := given ->> 'dedupe_key';
 {place}    laned := new_key IS NOT NULL AND due <= statement_timestamp()
         AND current_setting('transaction_isolation') <> 'serializable'
         AND qwf_front_room(qwf_enqueue.queue, new_key, {front}) < 1;
@@ -216,7 +215,7 @@ BEGIN
             hold_key
         ) VALUES (
             qwf_enqueue.task, qwf_enqueue.queue, given ->> 'reason', COALESCE(qwf_enqueue.args, '{}'),
-            own_key, COALESCE((given ->> 'priority')::smallint, 5), new_key,
+            {own_key}, COALESCE((given ->> 'priority')::smallint, 5), new_key,
             CASE WHEN once THEN 1 ELSE COALESCE((given ->> 'max_attempts')::smallint, {max_attempts}) END,
             (given ->> 'backoff_s')::float8, (given ->> 'timeout_s')::float8,
             (given ->> 'stall_timeout_s')::float8, given ->> 'host_lock', given ->> 'traceparent',
@@ -232,7 +231,7 @@ BEGIN
             RETURN;
         END IF;
         SELECT job.id INTO found_id FROM ingest_jobs AS job
-        WHERE job.task_name = qwf_enqueue.task AND job.dedupe_key = own_key;
+        WHERE job.task_name = qwf_enqueue.task AND job.dedupe_key = {own_key};
         IF found_id IS NOT NULL THEN
             RETURN QUERY SELECT found_id, false;
             RETURN;
@@ -266,6 +265,8 @@ def _enqueue(version: int) -> None:
     is_new = version > 1
     fixed = {
         "{options}": OPTIONS if is_new else "",
+        "{declared}": "    own_key text;\n" if is_new else "",
+        "{own_key}": "own_key" if is_new else "given ->> 'dedupe_key'",
         "{checks}": CHECKS if is_new else "",
         "{place}": PLACE if is_new else "",
         "{front}": FRONT,
