@@ -9,7 +9,7 @@ down_revision = "0039"
 branch_labels = None
 depends_on = None
 
-# Once per statement that may end jobs or runs, and not per row: it does not say which, and whoever waits looks.
+# Once per statement that may end jobs or runs, and not per row: it does not say which, and all that wait look.
 # Claims and renewals do not write that column, and pay nothing.
 WAKE_WAITING = """
 CREATE FUNCTION qwf_wake_waiting() RETURNS trigger LANGUAGE plpgsql AS $$

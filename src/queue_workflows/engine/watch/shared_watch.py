@@ -168,7 +168,7 @@ class SharedWatch:
         self._left_at = 0.0
         self._is_closed = False
         self._announcements = _Announcements()
-        # How many statements or reads of runs there were, whoever they were for.
+        # How many statements or reads of runs there were, for all callers together.
         self.looks = 0
         self._advertised: set[uuid.UUID] = set()
 
@@ -217,7 +217,7 @@ class SharedWatch:
             self._left_at = self._now()
 
     def close(self) -> None:
-        """End the thread, whoever waits; for the end of the process."""
+        """End the thread, though some wait; for the end of the process."""
         with self._guard:
             self._is_closed = True
             thread = self._thread
