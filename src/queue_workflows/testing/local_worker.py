@@ -294,7 +294,7 @@ class LocalWorker:
 
 
 def _specs(models: Mapping[str, Any]) -> list[ModelSpec]:
-    """Those of the test, and of the application's registrar what it did not give."""
+    """What the test gives, and of the application's registrar what it did not."""
     given = [ModelSpec(name, load=partial(_same, model)) for name, model in models.items()]
     registrar = current_config().model_registrar
     known = [] if registrar is None else [spec for spec in registrar() if spec.name not in models]
