@@ -56,6 +56,8 @@ _FUTILE_WITHIN_S: Final = 0.25
 _UNANNOUNCED_S: Final = 5.0
 _SHORTEST_S: Final = 0.005
 _LONGEST_S: Final = 0.1
+_JOINS_WITHIN_S: Final = 1.0
+_LOOKED_AT_S: Final = 0.02
 _LISTENING: Final = ("QWF_LISTEN", "QWF_DIRECT_DB_URL")
 
 
@@ -242,10 +244,17 @@ class SharedWatch:
             ):
                 self._listener = listener
                 self._advertised.clear()
+                self._let_join(listener)
                 while self._round(listener, kept):
                     pass
         except Exception as error:
             self._end_all(error)
+
+    def _let_join(self, listener: Listener) -> None:
+        """Give it a moment to connect, so that the first look needs no connection beside it."""
+        until = self._now() + _JOINS_WITHIN_S
+        while listener.state in {"apart", "joining"} and listener.trouble is None and self._now() < until:
+            self._heard(listener.wait(_LOOKED_AT_S))
 
     def _round(self, listener: Listener, kept: KeptConnection) -> bool:
         """Look for those that are due, and wait for the next reason to; false if nobody waits any more."""
