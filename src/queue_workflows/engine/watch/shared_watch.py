@@ -57,6 +57,8 @@ _UNANNOUNCED_S: Final = 5.0
 _SHORTEST_S: Final = 0.005
 _LONGEST_S: Final = 0.1
 _JOINS_WITHIN_S: Final = 1.0
+# A database that has just answered is not said to be away to a caller that has just come.
+_MOMENT_S: Final = 2.0
 _LOOKED_AT_S: Final = 0.02
 _LISTENING: Final = ("QWF_LISTEN", "QWF_DIRECT_DB_URL")
 
@@ -170,6 +172,7 @@ class SharedWatch:
         self._left_at = 0.0
         self._is_closed = False
         self._announcements = _Announcements()
+        self._answered_at = float("-inf")
         # How many statements or reads of runs there were, for all callers together.
         self.looks = 0
         self._advertised: set[uuid.UUID] = set()
@@ -260,7 +263,7 @@ class SharedWatch:
         """Look for those that are due, and wait for the next reason to; false if nobody waits any more."""
         with self._guard:
             waits, topics = list(self._waits), dict(self._topics)
-            if self._is_closed or self._is_over(waits or topics):
+            if self._is_closed or self._is_over(waits or topics, listener):
                 self._thread = self._listener = None
                 return False
         self._advertise(listener, topics, wants_ends=bool(waits))
@@ -278,8 +281,10 @@ class SharedWatch:
         self._heard(listener.wait(max(0.0, min(duties) - self._now())))
         return True
 
-    def _is_over(self, present: Collection[object]) -> bool:
-        return not present and self._now() >= self._left_at + self._linger_s
+    def _is_over(self, present: Collection[object], listener: Listener) -> bool:
+        """Whether nobody has come for a while; a connection that is lost meanwhile is not made again."""
+        is_late = self._now() >= self._left_at + self._linger_s
+        return not present and (is_late or listener.state == "apart")
 
     def _next_ends(self, waits: Sequence[Wait]) -> float:
         """When to look for ends again, or to see whether somebody has come."""
@@ -326,8 +331,8 @@ class SharedWatch:
         try:
             seen = self._read(listener, kept, lambda connection: EndRepository(connection).look(wanted))
         except Exception as error:
-            is_away = isinstance(error, DatabaseUnreachable)
-            self._tell([(wait, None if is_away and wait.is_looked_at else error) for wait in due])
+            spared = {wait for wait in due if self._is_waited_out(error, wait.is_looked_at)}
+            self._tell([(wait, None if wait in spared else error) for wait in due])
             self._announcements.looked(began, self._now(), fruitful=False)
             return
         told = [(wait, seen.get(wait.wanted) or absent(wait.wanted)) for wait in due]
@@ -351,8 +356,7 @@ class SharedWatch:
         try:
             seen = self._read(listener, kept, look)
         except Exception as error:
-            is_away = isinstance(error, DatabaseUnreachable)
-            self._tell([(one, error) for one in watchers if not (is_away and one.has_some)])
+            self._tell([(one, error) for one in watchers if not self._is_waited_out(error, one.has_some)])
         else:
             changed = is_other(topic.latest, seen)
             topic.latest = seen
@@ -364,18 +368,29 @@ class SharedWatch:
     def _read(
         self, listener: Listener, kept: KeptConnection, ask: Callable[[psycopg.Connection[Any]], T]
     ) -> T:
-        """By the connection that listens; by another while there is none, or should that one fail."""
+        """By the connection that listens, or another while there is none; by a new one if it is lost."""
         self.looks += 1
         borrowed = listener.borrow()
         if borrowed is not None:
             kept.close()
+        while True:
+            is_new = borrowed is None and not kept.is_open
             try:
                 with plain_errors():
-                    return ask(borrowed)
+                    answer = ask(kept.connection() if borrowed is None else borrowed)
+                self._answered_at = self._now()
+                return answer
             except DatabaseUnreachable:
-                pass
-        with plain_errors():
-            return ask(kept.connection())
+                if is_new:
+                    raise
+                borrowed = None
+                kept.close()
+
+    def _is_waited_out(self, error: Exception, has_looked: bool) -> bool:
+        """Whether the database is away for a caller that knows it, or for a moment only."""
+        if not isinstance(error, DatabaseUnreachable):
+            return False
+        return has_looked or self._now() < self._answered_at + _MOMENT_S
 
     def _tell(self, told: Sequence[tuple[Wait | RunWatcher, Any]]) -> None:
         """Each in its own loop, and all of one loop at once."""
