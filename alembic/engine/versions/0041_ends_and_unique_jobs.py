@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
+from queue_workflows.db.migrations.beside_writers.indexes import beside_others, is_there
+
 revision = "0041"
 down_revision = "0039"
 branch_labels = None
@@ -12,7 +14,7 @@ depends_on = None
 # Once per statement that may end jobs or runs, and not per row: it does not say which, and all that wait look.
 # Claims and renewals do not write that column, and pay nothing.
 WAKE_WAITING = """
-CREATE FUNCTION qwf_wake_waiting() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION qwf_wake_waiting() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('something_ended', 'qwf:ended')
     WHERE CASE
@@ -25,13 +27,13 @@ END
 $$
 """
 ON_END = """
-CREATE TRIGGER qwf_wake_waiting AFTER UPDATE OF finished_at ON {table}
+CREATE OR REPLACE TRIGGER qwf_wake_waiting AFTER UPDATE OF finished_at ON {table}
 FOR EACH STATEMENT EXECUTE FUNCTION qwf_wake_waiting()
 """
 TABLES = ("ingest_jobs", "workflow_node_jobs", "workflow_runs")
 # What jobs that are alike have in common. The text of jsonb is one for all spellings of a document.
 UNIQUE_KEY = """
-CREATE FUNCTION qwf_unique_key(wanted jsonb, queue text, args jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION qwf_unique_key(wanted jsonb, queue text, args jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 SELECT COALESCE(
     'unique:' || (wanted ->> 'key'),
@@ -47,7 +49,7 @@ $$
 # The job that makes a new one needless, changed if it waits; or the key for the new one. With the rights of its
 # owner, as a producer has none to look at jobs, nor to change any: it may do this and no more.
 UNIQUE_PLACE = """
-CREATE FUNCTION qwf_unique_place(
+CREATE OR REPLACE FUNCTION qwf_unique_place(
     task text, queue text, args jsonb, wanted jsonb, due timestamptz, priority smallint,
     OUT found_id bigint, OUT free_key text
 ) LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -283,10 +285,12 @@ def _enqueue(version: int) -> None:
 
 
 def upgrade() -> None:
-    op.execute(WAKE_WAITING)
-    op.execute(PIN_SEARCH_PATH.replace("{signature}", "qwf_wake_waiting()"))
-    for table in TABLES:
-        op.execute(ON_END.replace("{table}", table))
+    # Table by table, so that none is locked for longer than its own trigger takes.
+    with beside_others():
+        op.execute(WAKE_WAITING)
+        op.execute(PIN_SEARCH_PATH.replace("{signature}", "qwf_wake_waiting()"))
+        for table in filter(is_there, TABLES):
+            op.execute(ON_END.replace("{table}", table))
     op.execute(UNIQUE_KEY)
     op.execute(UNIQUE_PLACE)
     op.execute(PIN_SEARCH_PATH.replace("{signature}", PLACE_SIGNATURE))
@@ -295,9 +299,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    with beside_others():
+        for table in TABLES:
+            op.execute(f"DROP TRIGGER IF EXISTS qwf_wake_waiting ON {table}")
+        op.execute("DROP FUNCTION IF EXISTS qwf_wake_waiting()")
     _enqueue(version=1)
     op.execute(f"DROP FUNCTION IF EXISTS {PLACE_SIGNATURE}")
     op.execute(f"DROP FUNCTION IF EXISTS {KEY_SIGNATURE}")
-    for table in TABLES:
-        op.execute(f"DROP TRIGGER IF EXISTS qwf_wake_waiting ON {table}")
-    op.execute("DROP FUNCTION IF EXISTS qwf_wake_waiting()")
