@@ -18,7 +18,7 @@ GRANT SELECT ON queue_schema_version TO qwf_orchestrator, qwf_worker, qwf_produc
 -- The wake triggers run with the rights of whoever inserts or requeues.
 GRANT EXECUTE ON FUNCTION
     qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued(), qwf_wake_dispatch(), qwf_wake_watcher(),
-    qwf_front_room(text, text, integer)
+    qwf_wake_waiting(), qwf_front_room(text, text, integer)
 TO qwf_orchestrator, qwf_worker, qwf_producer;
 
 
@@ -43,6 +43,10 @@ GRANT INSERT (
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
 -- By one call of SQL, with these rights of the caller's own.
 GRANT EXECUTE ON FUNCTION qwf_enqueue(text, text, jsonb, jsonb) TO qwf_producer;
+-- Whether one like it waits or runs it learns, as an id, from a function that looks for it, and changes one that waits.
+GRANT EXECUTE ON FUNCTION
+    qwf_unique_key(jsonb, text, jsonb), qwf_unique_place(text, text, jsonb, jsonb, timestamptz, smallint)
+TO qwf_producer;
 
 GRANT INSERT (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from alembic import op
 
+from queue_workflows.db.migrations.beside_writers.indexes import beside_others, is_there
+
 revision = "0041"
 down_revision = "0039"
 branch_labels = None
 depends_on = None
 
-# Once per statement that may end jobs or runs, and not per row: it does not say which, and whoever waits looks.
+# Once per statement that may end jobs or runs, and not per row: it does not say which, and all that wait look.
 # Claims and renewals do not write that column, and pay nothing.
 WAKE_WAITING = """
-CREATE FUNCTION qwf_wake_waiting() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION qwf_wake_waiting() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('something_ended', 'qwf:ended')
     WHERE CASE
@@ -25,28 +27,32 @@ END
 $$
 """
 ON_END = """
-CREATE TRIGGER qwf_wake_waiting AFTER UPDATE OF finished_at ON {table}
+CREATE OR REPLACE TRIGGER qwf_wake_waiting AFTER UPDATE OF finished_at ON {table}
 FOR EACH STATEMENT EXECUTE FUNCTION qwf_wake_waiting()
 """
 TABLES = ("ingest_jobs", "workflow_node_jobs", "workflow_runs")
 # What jobs that are alike have in common. The text of jsonb is one for all spellings of a document.
 UNIQUE_KEY = """
-CREATE FUNCTION qwf_unique_key(alike text[], queue text, args jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION qwf_unique_key(wanted jsonb, queue text, args jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-SELECT 'unique:' || left(array_to_string(alike, ','), 64) || ':' || encode(sha256(convert_to((
-    SELECT jsonb_object_agg(name, CASE name
-        WHEN 'args' THEN args WHEN 'queue' THEN to_jsonb(queue) ELSE args -> substr(name, 6)
-    END)
-    FROM unnest(alike) AS name
-)::text, 'UTF8')), 'hex')
+SELECT COALESCE(
+    'unique:' || (wanted ->> 'key'),
+    'unique:' || left(string_agg(name, ',' ORDER BY place), 64) || ':' || encode(sha256(convert_to(
+        jsonb_object_agg(name, CASE name
+            WHEN 'args' THEN args WHEN 'queue' THEN to_jsonb(queue) ELSE args -> substr(name, 6)
+        END)::text, 'UTF8'
+    )), 'hex')
+)
+FROM jsonb_array_elements_text(COALESCE(wanted -> 'by', '["args"]')) WITH ORDINALITY AS alike (name, place)
 $$
 """
-# As `Unique` in Python: the job that makes a new one needless, changed if it waits; or the key for the new one.
+# The job that makes a new one needless, changed if it waits; or the key for the new one. With the rights of its
+# owner, as a producer has none to look at jobs, nor to change any: it may do this and no more.
 UNIQUE_PLACE = """
-CREATE FUNCTION qwf_unique_place(
+CREATE OR REPLACE FUNCTION qwf_unique_place(
     task text, queue text, args jsonb, wanted jsonb, due timestamptz, priority smallint,
     OUT found_id bigint, OUT free_key text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     alike CONSTANT text[] := CASE WHEN wanted ? 'by' THEN
@@ -76,7 +82,7 @@ BEGIN
         RAISE EXCEPTION 'qwf_enqueue: unique makes no sense: %', wanted
         USING ERRCODE = '22023', HINT = 'docs/how-to/enqueue.md says what it may have';
     END IF;
-    first_key := COALESCE('unique:' || (wanted ->> 'key'), qwf_unique_key(alike, queue, args));
+    first_key := qwf_unique_key(wanted, queue, args);
     PERFORM pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'qwf unique', task, first_key), 0));
     FOR attempt IN 1..20 LOOP
         keys := ARRAY[first_key];
@@ -136,7 +142,8 @@ CHECKS = """    IF given ? 'unique' AND given ? 'dedupe_key' THEN
         RAISE EXCEPTION 'qwf_enqueue: both dedupe_key and unique are given' USING ERRCODE = '22023';
     END IF;
 """
-PLACE = """    IF given ? 'unique' THEN
+PLACE = """    own_key := given ->> 'dedupe_key';
+    IF given ? 'unique' THEN
         SELECT place.found_id, place.free_key INTO found_id, own_key FROM qwf_unique_place(
             qwf_enqueue.task, qwf_enqueue.queue, COALESCE(qwf_enqueue.args, '{}'), given -> 'unique', due,
             COALESCE((given ->> 'priority')::smallint, 5::smallint)
@@ -162,8 +169,7 @@ DECLARE
     due timestamptz;
     laned boolean;
     found_id bigint;
-    own_key text;
-BEGIN
+{declared}BEGIN
     IF jsonb_typeof(given) <> 'object' THEN
         RAISE EXCEPTION 'qwf_enqueue: options is a JSON object' USING ERRCODE = '22023';
     END IF;
@@ -201,7 +207,6 @@ BEGIN
         statement_timestamp() + make_interval(secs => (given ->> 'delay')::float8),
         statement_timestamp()
     );
-    own_key := given ->> 'dedupe_key';
 {place}    laned := new_key IS NOT NULL AND due <= statement_timestamp()
         AND current_setting('transaction_isolation') <> 'serializable'
         AND qwf_front_room(qwf_enqueue.queue, new_key, {front}) < 1;
@@ -212,7 +217,7 @@ BEGIN
             hold_key
         ) VALUES (
             qwf_enqueue.task, qwf_enqueue.queue, given ->> 'reason', COALESCE(qwf_enqueue.args, '{}'),
-            own_key, COALESCE((given ->> 'priority')::smallint, 5), new_key,
+            {own_key}, COALESCE((given ->> 'priority')::smallint, 5), new_key,
             CASE WHEN once THEN 1 ELSE COALESCE((given ->> 'max_attempts')::smallint, {max_attempts}) END,
             (given ->> 'backoff_s')::float8, (given ->> 'timeout_s')::float8,
             (given ->> 'stall_timeout_s')::float8, given ->> 'host_lock', given ->> 'traceparent',
@@ -228,7 +233,7 @@ BEGIN
             RETURN;
         END IF;
         SELECT job.id INTO found_id FROM ingest_jobs AS job
-        WHERE job.task_name = qwf_enqueue.task AND job.dedupe_key = own_key;
+        WHERE job.task_name = qwf_enqueue.task AND job.dedupe_key = {own_key};
         IF found_id IS NOT NULL THEN
             RETURN QUERY SELECT found_id, false;
             RETURN;
@@ -247,7 +252,7 @@ COMMENT ON FUNCTION qwf_enqueue(text, text, jsonb, jsonb) IS
 'version {version}: enqueues an ingest job; options are added and never change what they mean'
 """
 PLACE_SIGNATURE = "qwf_unique_place(text, text, jsonb, jsonb, timestamptz, smallint)"
-KEY_SIGNATURE = "qwf_unique_key(text[], text, jsonb)"
+KEY_SIGNATURE = "qwf_unique_key(jsonb, text, jsonb)"
 # The functions find their helpers in the schema they were made in, whatever the caller's search_path.
 PIN_SEARCH_PATH = """
 DO $$
@@ -262,6 +267,8 @@ def _enqueue(version: int) -> None:
     is_new = version > 1
     fixed = {
         "{options}": OPTIONS if is_new else "",
+        "{declared}": "    own_key text;\n" if is_new else "",
+        "{own_key}": "own_key" if is_new else "given ->> 'dedupe_key'",
         "{checks}": CHECKS if is_new else "",
         "{place}": PLACE if is_new else "",
         "{front}": FRONT,
@@ -278,10 +285,12 @@ def _enqueue(version: int) -> None:
 
 
 def upgrade() -> None:
-    op.execute(WAKE_WAITING)
-    op.execute(PIN_SEARCH_PATH.replace("{signature}", "qwf_wake_waiting()"))
-    for table in TABLES:
-        op.execute(ON_END.replace("{table}", table))
+    # Table by table, so that none is locked for longer than its own trigger takes.
+    with beside_others():
+        op.execute(WAKE_WAITING)
+        op.execute(PIN_SEARCH_PATH.replace("{signature}", "qwf_wake_waiting()"))
+        for table in filter(is_there, TABLES):
+            op.execute(ON_END.replace("{table}", table))
     op.execute(UNIQUE_KEY)
     op.execute(UNIQUE_PLACE)
     op.execute(PIN_SEARCH_PATH.replace("{signature}", PLACE_SIGNATURE))
@@ -290,9 +299,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    with beside_others():
+        for table in TABLES:
+            op.execute(f"DROP TRIGGER IF EXISTS qwf_wake_waiting ON {table}")
+        op.execute("DROP FUNCTION IF EXISTS qwf_wake_waiting()")
     _enqueue(version=1)
     op.execute(f"DROP FUNCTION IF EXISTS {PLACE_SIGNATURE}")
     op.execute(f"DROP FUNCTION IF EXISTS {KEY_SIGNATURE}")
-    for table in TABLES:
-        op.execute(f"DROP TRIGGER IF EXISTS qwf_wake_waiting ON {table}")
-    op.execute("DROP FUNCTION IF EXISTS qwf_wake_waiting()")

@@ -5,7 +5,8 @@
 On a psycopg connection in autocommit it is all that workers and an orchestrator do: slots and locks are
 taken, runs are advanced. In a transaction of the caller's, such as a Session's, only ingest jobs are claimed
 and ended, in that transaction; limits and locks are left aside, for these need commits.
-No lease is renewed and no watchdog ends a job that hangs: that is for the test runner's own timeout.
+No lease is renewed, and nothing ends a job that hangs without being async: that is for the test runner's own
+timeout. Models are those that the test gives, or else the application's, loaded once.
 """
 
 from __future__ import annotations
@@ -13,22 +14,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from queue_workflows import clock as time
-from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES, current_config, effective_settings
+from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE, RESERVED_QUEUES, current_config, effective_settings
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.guards import HeldJob, budget_for, budget_of
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.limits.wait_loop import DatabaseCalls
 from queue_workflows.engine.limits.windows import Windows
+from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.engine.runs.finished_run_hooks import deliver
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ConfigurationError, LeaseLost
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.models import ModelRegistry, ModelSpec
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.due_times import DueTimeRepository
@@ -44,9 +49,9 @@ from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.roles.worker.common.lifecycle import family_of
 from queue_workflows.settings import Settings
-from queue_workflows.states import JobFamily
+from queue_workflows.states import JobFamily, JobStatus
 from queue_workflows.testing.job_runner import TestedJobRunner
-from queue_workflows.testing.outcome import JobOutcome, outcome_of
+from queue_workflows.testing.outcome import JobOutcome, name_of, outcome_of
 from queue_workflows.workflow.document.load import Document
 from queue_workflows.workflow.providing import find_document
 
@@ -64,15 +69,17 @@ def drain(
     with_scheduled: bool = False,
     raises: bool = False,
     modules: Mapping[str, Any] | None = None,
+    models: Mapping[str, Any] | None = None,
     most: int = MOST,
 ) -> list[JobOutcome]:
     """Run what is queued, and what that enqueues, here and now until nothing is left; what became of it.
 
     With `with_scheduled` the clock is moved over delays, retries and waits. With `raises` the first failure
-    is raised. Of hooks nothing is run. `modules` are node modules or functions by name, for workflows. After
-    `most` attempts it gives up.
+    is raised. For workflows `modules` are node modules or functions by name, and `models` what nodes get as
+    their `model`. Hooks are not run: where any wait it says so, unless `queues` names others. After `most`
+    attempts it gives up.
     """
-    worker = LocalWorker(conn, queues=queues, modules=modules)
+    worker = LocalWorker(conn, queues=queues, modules=modules, models=models)
     return worker.run_all(with_scheduled=with_scheduled, raises=raises, most=most)
 
 
@@ -114,6 +121,7 @@ class LocalWorker:
         *,
         queues: Collection[str] | None = None,
         modules: Mapping[str, Any] | None = None,
+        models: Mapping[str, Any] | None = None,
         find: Callable[[str], Document] = find_document,
     ) -> None:
         config = current_config()
@@ -122,7 +130,18 @@ class LocalWorker:
         self._settings = effective_settings()
         known = config.ingest_queues | (RESERVED_QUEUES - {HOOKS_QUEUE} if self._own is not None else set())
         self._queues = sorted(known if queues is None else queues)
+        self._refuses_hooks = queues is None and self._own is not None
         self._runner = TestedJobRunner(self._settings, connected=self._connected, modules=modules)
+        self._models = ModelCache(
+            ModelRegistry(lambda: _specs(models or {})),
+            queue=GPU_QUEUE,
+            budget_mb=None,
+            keep_s=_LEASE_S,
+            clock=time.monotonic,
+        )
+        self._gpu_runner = TestedJobRunner(
+            self._settings, connected=self._connected, modules=modules, models=self._models
+        )
         self._terms = {queue: self._terms_of(queue) for queue in self._queues}
         self._claims = {queue: self._claims_on(terms) for queue, terms in self._terms.items()}
         self._due = DueTimeRepository(conn)
@@ -131,6 +150,18 @@ class LocalWorker:
 
     def run_all(self, *, with_scheduled: bool, raises: bool, most: int) -> list[JobOutcome]:
         """Run attempts until nothing is left, and give up after so many."""
+        try:
+            outcomes = self._outcomes(with_scheduled=with_scheduled, raises=raises, most=most)
+        finally:
+            self._models.unload_all()
+        if self._refuses_hooks and (waiting := self._waiting_hooks()):
+            raise ConfigurationError(
+                f"{waiting} jobs of hooks are queued, and hooks are not run here",
+                advice="`qwf hooks run EVENT --here` runs them; queues=… names what to run beside them",
+            )
+        return outcomes
+
+    def _outcomes(self, *, with_scheduled: bool, raises: bool, most: int) -> list[JobOutcome]:
         outcomes: list[JobOutcome] = []
         for outcome in self._attempts(with_scheduled=with_scheduled):
             outcomes.append(outcome)
@@ -181,9 +212,13 @@ class LocalWorker:
                 yield self._run(job)
             marks.unsure()
 
+    def _waiting_hooks(self) -> int:
+        return NodeJobRepository(self._conn).counts().get(HOOKS_QUEUE, {}).get(JobStatus.QUEUED, 0)
+
     def _run(self, job: ClaimedJob) -> JobOutcome:
         held = self._held(job)
-        ending = self._runner.run(held)
+        runner = self._gpu_runner if job.queue == GPU_QUEUE else self._runner
+        ending = runner.run(held)
         if ending is None:
             raise LeaseLost(job.family, job.id, job.attempt)
         repository = self._repository(job)
@@ -192,7 +227,12 @@ class LocalWorker:
         ended = self._claims[job.queue].end([ending])
         if ended.lost:
             raise LeaseLost(job.family, job.id, job.attempt)
-        return outcome_of(job, ending, ended.statuses[job.id], self._runner.raised)
+        if ending.hold_reason == UNKNOWN_MODEL:
+            raise ConfigurationError(
+                f"{name_of(job)} wants the model {ending.hold_key!r:.80}, and nobody knows it",
+                advice="give models={name: object}, or wire the application's by set_model_registrar",
+            )
+        return outcome_of(job, ending, ended.statuses[job.id], runner.raised)
 
     def _held(self, job: ClaimedJob) -> HeldJob:
         context = JobContext(
@@ -251,6 +291,18 @@ class LocalWorker:
         kind = IngestJobRepository if family is INGEST else NodeJobRepository
         identity = Identity.take(self._settings.host_label, queue)
         return replace(ClaimTerms.of(identity, self._settings, kind), lease_s=_LEASE_S)
+
+
+def _specs(models: Mapping[str, Any]) -> list[ModelSpec]:
+    """What the test gives, and of the application's registrar what it did not."""
+    given = [ModelSpec(name, load=partial(_same, model)) for name, model in models.items()]
+    registrar = current_config().model_registrar
+    known = [] if registrar is None else [spec for spec in registrar() if spec.name not in models]
+    return [*given, *known]
+
+
+def _same(model: Any) -> Any:
+    return model
 
 
 def own_of(conn: Handle) -> psycopg.Connection[Any] | None:

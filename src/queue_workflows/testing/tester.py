@@ -44,6 +44,7 @@ class DrainOptions(TypedDict, total=False):
     with_scheduled: bool
     raises: bool
     modules: Mapping[str, Any] | None
+    models: Mapping[str, Any] | None
     most: int
 
 
@@ -52,6 +53,7 @@ class RunOptions(TypedDict, total=False):
 
     answers: Mapping[str, Mapping[str, Any]] | None
     documents: Mapping[str, Mapping[str, Any] | Path] | None
+    models: Mapping[str, Any] | None
     moves_clock: bool
     raises: bool
     most: int

@@ -27,6 +27,7 @@ def run_workflow(
     conn: psycopg.Connection[Any],
     answers: Mapping[str, Mapping[str, Any]] | None = None,
     documents: Mapping[str, Mapping[str, Any] | Path] | None = None,
+    models: Mapping[str, Any] | None = None,
     moves_clock: bool = True,
     raises: bool = False,
     most: int = MOST,
@@ -34,9 +35,10 @@ def run_workflow(
     """Start a run and take it to its end: advanced, claimed, run and ended as by orchestrator and workers.
 
     `modules` are node modules or functions by name, asked before those of the application, `answers` what
-    nodes that wait for input are told, `documents` child workflows by name. Unless `moves_clock` is False the
-    clock is moved over waits and retries. With `raises` the first failure of a node is raised. `conn` is a
-    psycopg connection in autocommit; what else is queued there runs too.
+    nodes that wait for input are told, `documents` child workflows by name, `models` what nodes get as their
+    `model`, before those of the application. Unless `moves_clock` is False the clock is moved over waits and
+    retries. With `raises` the first failure of a node is raised. `conn` is a psycopg connection in
+    autocommit; what else is queued there runs too.
     """
     if own_of(conn) is None:
         raise ConfigurationError(
@@ -46,7 +48,7 @@ def run_workflow(
     started = start_run(workflow, inputs, conn=conn)
     for node, answer in (answers or {}).items():
         submit_input(started, node, answer, conn=conn)
-    worker = LocalWorker(conn, modules=modules, find=_find_among(documents or {}))
+    worker = LocalWorker(conn, modules=modules, models=models, find=_find_among(documents or {}))
     jobs = worker.run_all(with_scheduled=moves_clock, raises=raises, most=most)
     run = RunReader(started.id).look(conn)
     return RunOutcome(

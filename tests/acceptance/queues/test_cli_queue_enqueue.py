@@ -74,6 +74,21 @@ def test_a_key_that_is_taken(qwf_dsn, conn):
     assert json.loads(enqueued(qwf_dsn, *options, "--json"))["created"] is False
 
 
+def test_a_job_like_it_that_waits(qwf_dsn, conn):
+    """Is named, and takes over what is to be replaced; by args, by a word, within a time, in a state."""
+    alike = ("page", "--queue", "fetch", "--unique-by", "args.order", "--replace", "args", "-a", "order:=1")
+    first = enqueued(qwf_dsn, *alike, "-a", "text=a")
+    again = qwf_here("--db", qwf_dsn, "queue", "enqueue", *alike, "-a", "text=b")
+    said = f"{first.strip()} is like it, and has this args if it still waits: nothing was enqueued\n"
+    assert (again.stdout, again.stderr) == (first, said)
+    assert conn.execute("SELECT args FROM ingest_jobs").fetchall() == [({"order": 1, "text": "b"},)]
+    word = ("page", "--queue", "fetch", "--unique-key", "w", "--unique-for", "1h", "--unique-state", "queued")
+    assert enqueued(qwf_dsn, *word) == enqueued(qwf_dsn, *word)
+    conn.execute("UPDATE ingest_jobs SET created_at = created_at - interval '2 hours'")
+    enqueued(qwf_dsn, *word)
+    assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (3,)
+
+
 def test_many_that_are_alike(qwf_dsn, conn):
     """In order and in several batches."""
     count = 2 * CHUNK_ROWS + 1
@@ -115,6 +130,12 @@ def test_a_registered_task_says_where(qwf_dsn, conn):
             "both run_at and delay",
         ),
         (("page", "--queue", "fetch", "--count", "2", "--dedupe-key", "k"), 2, "would be one job"),
+        (("page", "--queue", "fetch", "--count", "2", "--unique-by", "args"), 2, "about one job"),
+        (("page", "--queue", "fetch", "--dedupe-key", "k", "--unique-by", "args"), 2, "about one job"),
+        (("page", "--queue", "fetch", "--unique-key", "k", "--unique-by", "args"), 2, "give one"),
+        (("page", "--queue", "fetch", "--replace", "args"), 2, "say what is alike"),
+        (("page", "--queue", "fetch", "--unique-by", "order"), 2, "none of args, args.NAME, queue"),
+        (("page", "--queue", "fetch", "--unique-by", "args", "--unique-state", "on"), 2, "states ('on',)"),
         (("page", "--queue", "fetch", "--count", "0"), 2, "--count"),
         (("page", "--queue", "fetch", "--host-lock", "elsewhere:elsewhere:a"), 2, "names no lock"),
         (

@@ -96,6 +96,22 @@ def test_every_field_of_a_line_is_stored(qwf_dsn, conn, tmp_path):
     assert conn.execute("SELECT to_jsonb(j) FROM ingest_jobs j ORDER BY id").fetchall() == before
 
 
+def test_a_line_says_which_jobs_are_like_it(qwf_dsn, conn, tmp_path):
+    """As for `qwf_enqueue`; beside lines that do not, and refused with its number where it makes no sense."""
+    page = {"task_name": "page", "queue": "fetch"}
+    unique = {"by": ["args.order"], "replace": ["args"]}
+    jobs = [page | {"args": {"order": 1, "n": n}, "unique": unique} for n in range(3)]
+    file = written(tmp_path / "jobs", *map(json.dumps, [*jobs, page]))
+    told = {"lines": 4, "skipped": 0, "dry_run": False}
+    assert imported(qwf_dsn, file) == told | {"created": 2, "present": 2}
+    assert imported(qwf_dsn, file, "--dedupe-by", "content") == told | {"created": 1, "present": 3}
+    rows = conn.execute("SELECT args FROM ingest_jobs ORDER BY position").fetchall()
+    assert rows == [({"order": 1, "n": 2},), ({},), ({},)]
+    for wrong in (True, {"for": 3}, {"by": ["order"]}):
+        bad = written(tmp_path / "bad", json.dumps(page | {"unique": wrong}))
+        assert "line 1" in imported(qwf_dsn, bad, status=2)["said"]
+
+
 def test_a_line_says_what_its_job_has_alone(qwf_dsn, conn, tmp_path):
     """By the words of a job; one that has two keys is refused with its number."""
     file = written(

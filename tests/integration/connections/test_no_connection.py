@@ -97,7 +97,7 @@ def test_a_lost_server_session_is_replaced(qwf_dsn: str) -> None:
     qwf.enqueue_ingest_job("before", queue="fetch")
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     qwf.enqueue_ingest_job("after", queue="fetch")

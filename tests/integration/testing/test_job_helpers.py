@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from queue_workflows import (
     ConfigurationError,
     Discard,
     JobContext,
+    NewIngestJob,
+    PayloadError,
     RetryAfter,
     Skip,
     configure,
@@ -304,3 +307,56 @@ def test_an_async_test_awaits_its_helpers(qwf_async_jobs, qwf_dsn: str) -> None:
             assert perform(async_double, {"n": 5}).result == 10
 
     asyncio.run(test())
+
+
+@ingest_task("helpers dawdle", queue="fetch", max_attempts=2, backoff=60)
+async def dawdle(reason: str | None, args: dict[str, Any]) -> None:
+    """Takes longer than anybody waits."""
+    await asyncio.sleep(3600)
+
+
+@ingest_task("helpers plod", queue="fetch", max_attempts=1)
+def plod(reason: str | None, args: dict[str, Any]) -> str:
+    """Takes a while, and cannot be interrupted."""
+    time.sleep(0.3)
+    return "done"
+
+
+def test_limits_of_time_hold(qwf_jobs) -> None:
+    """An async function is cancelled, another one is waited for; both have failed, as in a worker."""
+    dawdle.enqueue(conn=qwf_jobs.conn, timeout_s=0.05)
+    plod.enqueue(conn=qwf_jobs.conn, timeout_s=0.05)
+    plod.enqueue(conn=qwf_jobs.conn, timeout_s=3600)
+    first, second, third = qwf_jobs.drain()
+    assert (first.status, first.error["kind"], first.is_failure) == ("scheduled", "wall_clock", True)
+    assert (second.status, second.error["kind"], second.result) == ("failed", "wall_clock", None)
+    assert "its limit is 0.05 s" in second.error["message"]
+    assert (third.status, third.result) == ("completed", "done")
+
+
+@ingest_task("helpers square", queue="fetch")
+def square(n: int, times: list[int] | None = None) -> int:
+    """With types."""
+    return n * n
+
+
+def test_args_are_checked_wherever_their_types_are_known(qwf_jobs) -> None:
+    """By the task's name too, one or many; elsewhere when the job runs, which then is not tried again."""
+    conn = qwf_jobs.conn
+    made = enqueue_ingest_job("helpers square", queue="fetch", args={"n": "3"}, conn=conn)
+    assert qwf_jobs.assert_enqueued(square).args == {"n": 3}
+    with pytest.raises(PayloadError) as refused:
+        enqueue_ingest_job("helpers square", queue="fetch", args={"n": 1, "times": ["two"]}, conn=conn)
+    assert refused.value.path == "args.times[0]"
+    good, bad = ({"n": 1}, {"m": 1})
+    jobs = [NewIngestJob(task_name="helpers square", queue="fetch", args=args) for args in (good, bad)]
+    with pytest.raises(PayloadError) as refused:
+        enqueue_many(jobs, conn=conn)
+    assert refused.value.path.startswith("jobs[1].args.")
+    conn.execute(
+        "SELECT qwf_enqueue('helpers square', 'fetch', '{\"n\": \"three\"}', '{\"max_attempts\": 5}')"
+    )
+    done, failed = qwf_jobs.drain()
+    assert (done.id, done.result) == (made.id, 9)
+    assert (failed.status, failed.attempt) == ("failed", 1)
+    assert "n: Input should be a valid integer" in failed.error["message"]

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from queue_workflows import ConfigurationError, JobContext, PayloadError, on_run_finished
+from queue_workflows import (
+    ConfigurationError,
+    JobContext,
+    ModelSpec,
+    PayloadError,
+    on_run_finished,
+    set_model_registrar,
+)
 from queue_workflows.config import reset_config
 from queue_workflows.repositories import NodeJobRepository
 from queue_workflows.testing import run_workflow
@@ -124,6 +131,42 @@ def test_children_and_the_hooks_of_ended_runs(qwf_jobs) -> None:
         assert sorted(told) == [("child", "completed"), ("parent", "completed")]
     finally:
         reset_config()
+
+
+DRAW = {
+    "name": "drawing",
+    "nodes": [{"id": "draw", "module": "draw", "queue": "gpu", "model": "sdxl"}],
+    "outputs": {"by": {"$from": "draw.by"}},
+}
+
+
+def draw_by(inputs: dict[str, Any], *, model: Any) -> dict[str, Any]:
+    return {"by": str(model)}
+
+
+def test_nodes_get_their_models(qwf_jobs) -> None:
+    """Those of the test, else those of the application, which are let go of in the end."""
+    modules, let_go = {"draw": draw_by}, []
+    run = qwf_jobs.run_workflow(DRAW, None, modules, models={"sdxl": "a double"})
+    assert (run.status, run.outputs) == ("completed", {"by": "a double"})
+    set_model_registrar(lambda: [ModelSpec("sdxl", load=lambda: "the real one", unload=let_go.append)])
+    try:
+        run = qwf_jobs.run_workflow(DRAW, None, modules)
+        assert (run.outputs, let_go) == ({"by": "the real one"}, ["the real one"])
+    finally:
+        reset_config()
+
+
+def test_what_cannot_be_run_here_is_said(qwf_jobs) -> None:
+    """A model that nobody knows, and hooks."""
+    with pytest.raises(ConfigurationError, match=r"draw wants the model 'sdxl'.*") as refused:
+        qwf_jobs.run_workflow(DRAW, None, {"draw": draw_by})
+    assert "models={name: object}" in str(refused.value.advice)
+    qwf_jobs.clear()
+    hook = {"name": "hook", "nodes": [{"id": "h", "module": "on_x__01_y", "queue": "hooks"}]}
+    with pytest.raises(ConfigurationError, match="1 jobs of hooks are queued"):
+        qwf_jobs.run_workflow(hook)
+    assert qwf_jobs.drain(queues=["fetch", "cpu"]) == []
 
 
 def test_wrong_use_is_refused(qwf_jobs, qwf_conn) -> None:

@@ -46,7 +46,7 @@ MOST: Final = 100_000_000
     multiple=True,
     help="Enqueue nothing if a job like it waits or runs: by args, args.NAME or queue.",
 )
-@click.option("--unique-key", metavar="KEY", help="The same, by a word of your own.")
+@click.option("--unique-key", metavar="KEY", help="So too, but by a word of your own.")
 @click.option("--unique-for", type=span, metavar="SPAN", help="Of those, only what was enqueued so lately.")
 @click.option(
     "--unique-state", metavar="STATE", multiple=True, help="Of those, only jobs in this state, as in queued."

@@ -24,6 +24,11 @@ class KeptConnection:
             self._connection = self._database.connect(autocommit=True)
         return self._connection
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is one, though it may have been lost since it was used."""
+        return self._connection is not None and not self._connection.closed
+
     def close(self) -> None:
         """Let go of it until it is asked for again."""
         if self._connection is not None:

@@ -21,7 +21,7 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import Enqueued, NewIngestJob, Unique, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories.claims.begins import Rules
-from queue_workflows.repositories.jobs.enqueue import JobOptions
+from queue_workflows.repositories.jobs.enqueue import JobOptions, convert_args_of
 from queue_workflows.repositories.jobs.unique import check_alone
 from queue_workflows.repositories.sql import checks
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
@@ -268,6 +268,8 @@ class TaskRegistry:
                     advice="give one of them another name",
                 )
             self._known[name] = (task, work)
+        if arguments is not None:
+            convert_args_of(name, arguments.converted)
         return task
 
     def task(

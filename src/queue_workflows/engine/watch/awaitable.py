@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from queue_workflows.engine.watch.follow import watched_run
@@ -45,14 +45,15 @@ async def await_for(
             wait.news.clear()
             waited = loop.time() - started
             if not await _is_set(wait.news, None if patience is None else patience - waited):
-                raise WaitTimeout(wanted.name, loop.time() - started, wait.seen and wait.seen.status)
+                status = None if wait.seen is None else wait.seen.status
+                raise WaitTimeout(wanted.name, loop.time() - started, status)
     finally:
         shared.leave(wait)
 
 
 async def awatch(
     run: StartedRun | uuid.UUID | str, *, db_url: str | None = None
-) -> AsyncIterator[RunOverview]:
+) -> AsyncGenerator[RunOverview, None]:
     """`watch`, awaited: the run as it is, and again whenever it has changed, until it is over.
 
     All callers of this process share one connection, and each run is looked at once for all that watch it. A

@@ -56,6 +56,10 @@ _FUTILE_WITHIN_S: Final = 0.25
 _UNANNOUNCED_S: Final = 5.0
 _SHORTEST_S: Final = 0.005
 _LONGEST_S: Final = 0.1
+_JOINS_WITHIN_S: Final = 1.0
+# A database that has just answered is not said to be away to a caller that has just come.
+_MOMENT_S: Final = 2.0
+_LOOKED_AT_S: Final = 0.02
 _LISTENING: Final = ("QWF_LISTEN", "QWF_DIRECT_DB_URL")
 
 
@@ -168,7 +172,8 @@ class SharedWatch:
         self._left_at = 0.0
         self._is_closed = False
         self._announcements = _Announcements()
-        # How many statements or reads of runs there were, whoever they were for.
+        self._answered_at = float("-inf")
+        # How many statements or reads of runs there were, for all callers together.
         self.looks = 0
         self._advertised: set[uuid.UUID] = set()
 
@@ -217,7 +222,7 @@ class SharedWatch:
             self._left_at = self._now()
 
     def close(self) -> None:
-        """End the thread, whoever waits; for the end of the process."""
+        """End the thread, though some wait; for the end of the process."""
         with self._guard:
             self._is_closed = True
             thread = self._thread
@@ -242,16 +247,23 @@ class SharedWatch:
             ):
                 self._listener = listener
                 self._advertised.clear()
+                self._let_join(listener)
                 while self._round(listener, kept):
                     pass
         except Exception as error:
             self._end_all(error)
 
+    def _let_join(self, listener: Listener) -> None:
+        """Give it a moment to connect, so that the first look needs no connection beside it."""
+        until = self._now() + _JOINS_WITHIN_S
+        while listener.state in {"apart", "joining"} and listener.trouble is None and self._now() < until:
+            self._heard(listener.wait(_LOOKED_AT_S))
+
     def _round(self, listener: Listener, kept: KeptConnection) -> bool:
         """Look for those that are due, and wait for the next reason to; false if nobody waits any more."""
         with self._guard:
             waits, topics = list(self._waits), dict(self._topics)
-            if self._is_closed or self._is_over(waits or topics):
+            if self._is_closed or self._is_over(waits or topics, listener):
                 self._thread = self._listener = None
                 return False
         self._advertise(listener, topics, wants_ends=bool(waits))
@@ -265,12 +277,14 @@ class SharedWatch:
         if due_topics and due_topics[0][0] <= now:
             # One a round, so that nobody waits for all of them.
             self._look_at_run(listener, kept, due_topics[0][1], topics[due_topics[0][1]])
-        next_topics = [topic.due_at(settling=settling) for topic in topics.values()]
-        self._heard(listener.wait(max(0.0, min(self._next_ends(waits), *next_topics) - self._now())))
+        duties = [self._next_ends(waits), *(topic.due_at(settling=settling) for topic in topics.values())]
+        self._heard(listener.wait(max(0.0, min(duties) - self._now())))
         return True
 
-    def _is_over(self, present: Collection[object]) -> bool:
-        return not present and self._now() >= self._left_at + self._linger_s
+    def _is_over(self, present: Collection[object], listener: Listener) -> bool:
+        """Whether nobody has come for a while; a connection that is lost meanwhile is not made again."""
+        is_late = self._now() >= self._left_at + self._linger_s
+        return not present and (is_late or listener.state == "apart")
 
     def _next_ends(self, waits: Sequence[Wait]) -> float:
         """When to look for ends again, or to see whether somebody has come."""
@@ -317,8 +331,8 @@ class SharedWatch:
         try:
             seen = self._read(listener, kept, lambda connection: EndRepository(connection).look(wanted))
         except Exception as error:
-            is_away = isinstance(error, DatabaseUnreachable)
-            self._tell([(wait, None if is_away and wait.is_looked_at else error) for wait in due])
+            spared = {wait for wait in due if self._is_waited_out(error, wait.is_looked_at)}
+            self._tell([(wait, None if wait in spared else error) for wait in due])
             self._announcements.looked(began, self._now(), fruitful=False)
             return
         told = [(wait, seen.get(wait.wanted) or absent(wait.wanted)) for wait in due]
@@ -342,8 +356,7 @@ class SharedWatch:
         try:
             seen = self._read(listener, kept, look)
         except Exception as error:
-            is_away = isinstance(error, DatabaseUnreachable)
-            self._tell([(one, error) for one in watchers if not (is_away and one.has_some)])
+            self._tell([(one, error) for one in watchers if not self._is_waited_out(error, one.has_some)])
         else:
             changed = is_other(topic.latest, seen)
             topic.latest = seen
@@ -355,18 +368,29 @@ class SharedWatch:
     def _read(
         self, listener: Listener, kept: KeptConnection, ask: Callable[[psycopg.Connection[Any]], T]
     ) -> T:
-        """By the connection that listens; by another while there is none, or should that one fail."""
+        """By the connection that listens, or another while there is none; by a new one if it is lost."""
         self.looks += 1
         borrowed = listener.borrow()
         if borrowed is not None:
             kept.close()
+        while True:
+            is_new = borrowed is None and not kept.is_open
             try:
                 with plain_errors():
-                    return ask(borrowed)
+                    answer = ask(kept.connection() if borrowed is None else borrowed)
+                self._answered_at = self._now()
+                return answer
             except DatabaseUnreachable:
-                pass
-        with plain_errors():
-            return ask(kept.connection())
+                if is_new:
+                    raise
+                borrowed = None
+                kept.close()
+
+    def _is_waited_out(self, error: Exception, has_looked: bool) -> bool:
+        """Whether the database is away for a caller that knows it, or for a moment only."""
+        if not isinstance(error, DatabaseUnreachable):
+            return False
+        return has_looked or self._now() < self._answered_at + _MOMENT_S
 
     def _tell(self, told: Sequence[tuple[Wait | RunWatcher, Any]]) -> None:
         """Each in its own loop, and all of one loop at once."""
@@ -415,29 +439,30 @@ class _Shared:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._open: dict[tuple[object, ...], SharedWatch] = {}
+        self._open: list[tuple[tuple[object, ...], SharedWatch]] = []
 
     def of(self, db_url: str | None) -> SharedWatch:
         """The one of this database."""
-        key = (db_url, *opened_for(), *map(os.environ.get, _LISTENING))
+        wanted = (db_url, *opened_for(), *map(os.environ.get, _LISTENING))
         with self._guard:
-            found = self._open.get(key)
-            if found is None:
-                self._open = {name: each for name, each in self._open.items() if not each.is_idle}
-                found = self._open[key] = SharedWatch(db_url)
-            return found
+            for opened, found in self._open:
+                if opened == wanted:
+                    return found
+            new = SharedWatch(db_url)
+            self._open = [*((opened, each) for opened, each in self._open if not each.is_idle), (wanted, new)]
+            return new
 
     def close(self) -> None:
         """End all of them; nobody can wait any more."""
         with self._guard:
-            closing, self._open = list(self._open.values()), {}
-        for each in closing:
+            closing, self._open = self._open, []
+        for _, each in closing:
             each.close()
 
     def forget(self) -> None:
         """In a forked child, which has neither the thread nor the connection of its parent."""
         self._guard = threading.Lock()
-        self._open = {}
+        self._open = []
 
 
 _shared: Final = _Shared()

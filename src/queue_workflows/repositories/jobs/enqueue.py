@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
@@ -11,12 +12,12 @@ from typing import Any, Final, NamedTuple, TypedDict, Unpack
 import psycopg
 
 from queue_workflows.config import EngineConfig, current_config, effective_settings
-from queue_workflows.errors import ConfigurationError
+from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
 from queue_workflows.repositories.jobs.unique import Unique, Wish, check_alone, enqueue_unique
-from queue_workflows.repositories.sql.checks import PayloadLimits, due, exclusive_key
+from queue_workflows.repositories.sql.checks import PayloadLimits, due, exclusive_key, in_place
 from queue_workflows.repositories.sql.configured_database import check_database, transaction_of
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, Statements, awaited
 from queue_workflows.states import JobFamily
@@ -26,6 +27,8 @@ from queue_workflows.telemetry.spans import UNTRACED, producing
 
 ENQUEUE: Final = "enqueue"
 _KEPT: Final = "_queue_workflows_single_jobs"
+# Of tasks with typed arguments that this process knows: what checks and converts them.
+_conversions: Final[dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]] = {}
 
 
 class JobOptions(TypedDict, total=False):
@@ -87,6 +90,28 @@ def after_enqueueing(do: Callable[[Handle], object]) -> Iterator[None]:
         _after_enqueueing = before
 
 
+def convert_args_of(task_name: str, convert: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+    """Have the args of a task's jobs checked and converted also where it is enqueued by its name."""
+    _conversions[task_name] = convert
+
+
+def _converted(task_name: object, args: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is no name or no args at all is refused with the other fields."""
+    if not isinstance(task_name, str) or not (args is None or isinstance(args, dict)):
+        return args
+    convert = _conversions.get(task_name)
+    return args if convert is None else convert(args)
+
+
+def _converted_jobs(jobs: Iterable[NewIngestJob]) -> Iterator[NewIngestJob]:
+    for number, job in enumerate(jobs):
+        try:
+            args = _converted(job.task_name, job.args)
+        except PayloadError as refused:
+            raise in_place(refused, "jobs", number) from None
+        yield job if args is job.args else replace(job, args=args)
+
+
 def current_limits() -> PayloadLimits:
     """How large a payload may be that this host app stores."""
     return _kept.get().limits
@@ -131,6 +156,8 @@ def enqueue_ingest_job(
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
+    if _conversions:
+        args = _converted(task_name, args)
     with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
         enqueue = _kept_repository(handle, standing).enqueue
         if unique is not None:
@@ -210,6 +237,7 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) ->
     with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
         repository = _repository(handle, standing)
         unique: dict[int, Unique] = {}
+        jobs = _converted_jobs(jobs) if _conversions else jobs
         rows = repository.columns(jobs, traceparent=traced.traceparent, unique=unique)
         for queue in set(rows.values("queue")) - known:
             raise unknown_queue(queue, known)

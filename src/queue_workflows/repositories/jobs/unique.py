@@ -9,8 +9,9 @@ transaction with an older snapshot is refused as not serializable. A running job
 producer may take its time and the worker could not renew the lease: what takes its place has its key with its
 id behind it, and is looked for there.
 
-The server makes the keys, as it does for `qwf_enqueue`. Of several jobs of a call with one key each finds
-what became of the one before; what differs goes in few statements.
+All but the insert is done by a function of the server, `qwf_unique_place`, as for `qwf_enqueue`: a producer
+needs no right to look at jobs. Of several jobs of a call with one key each finds what became of the one
+before.
 """
 
 from __future__ import annotations
@@ -22,69 +23,38 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.repositories.jobs.bulk_insert import TRIES, Enqueued, swallowed
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.checks import Row
 from queue_workflows.repositories.sql.connection import Statements
-from queue_workflows.states import JOB_TERMINAL, JobStatus
+from queue_workflows.states import JOB_TERMINAL
 
-# given: what was asked for, numbered. locks: one of each key, in one order for all producers, so that they
-# wait and do not deadlock. taken: one enqueueing of a key at a time, until the transaction ends.
-LOCK: Final = """
+# given: what was asked for, numbered, with its key. firsts: of each key the first, in one order for all
+# producers, so that they wait and do not deadlock. The function locks the key until the transaction ends.
+PLACES: Final = """
 WITH given AS MATERIALIZED (
-    SELECT number, task_name, COALESCE('unique:' || key, qwf_unique_key(alike, queue, args)) AS key
+    SELECT number, task_name, queue, args, wanted, priority,
+        COALESCE(run_at, statement_timestamp() + make_interval(secs => COALESCE(delay_s, 0))) AS due,
+        qwf_unique_key(wanted, queue, args) AS key
     FROM ROWS FROM (jsonb_to_recordset(%(jobs)s::jsonb) AS (
-        task_name text, key text, alike text[], queue text, args jsonb
-    )) WITH ORDINALITY AS given (task_name, key, alike, queue, args, number)
-), locks AS MATERIALIZED (
-    SELECT DISTINCT hashtextextended(concat_ws(' ', 'qwf unique', task_name, key), 0) AS lock
-    FROM given ORDER BY lock
-), taken AS MATERIALIZED (
-    SELECT count(pg_advisory_xact_lock(lock) IS NULL) AS number FROM locks
+        task_name text, queue text, args jsonb, wanted jsonb, priority smallint, run_at timestamptz,
+        delay_s float8
+    )) WITH ORDINALITY AS given (task_name, queue, args, wanted, priority, run_at, delay_s, number)
+), firsts AS MATERIALIZED (
+    SELECT DISTINCT ON (task_name COLLATE "C", key COLLATE "C") *
+    FROM given ORDER BY task_name COLLATE "C", key COLLATE "C", number
 )
-SELECT given.key FROM given CROSS JOIN taken WHERE taken.number > 0 ORDER BY given.number
-"""
-# A statement of its own, so that it sees what the one before had to wait for. The LIMIT makes it a look-up
-# for each key.
-FIND: Final = """
-SELECT wanted.number, job.id, job.status,
-    COALESCE(job.created_at > statement_timestamp() - make_interval(secs => wanted.period_s), true)
-FROM unnest(%(task_names)s::text[], %(keys)s::text[], %(periods_s)s::float8[])
-    WITH ORDINALITY AS wanted (task_name, key, period_s, number)
-CROSS JOIN LATERAL (
-    SELECT id, status, created_at FROM ingest_jobs
-    WHERE ingest_jobs.task_name = wanted.task_name AND ingest_jobs.dedupe_key = wanted.key
-    LIMIT 1
-) AS job
-"""
-# Of jobs that wait or are over; one that runs is its worker's.
-FREE: Final = """
-UPDATE ingest_jobs SET dedupe_key = NULL
-WHERE id = ANY (%(ids)s::bigint[]) AND status <> 'running'
-RETURNING id
-"""
-# One that waits for something else than time keeps on waiting for it.
-REPLACE: Final = """
-UPDATE ingest_jobs SET
-    args = CASE WHEN %(with_args)s::boolean THEN %(args)s::jsonb ELSE args END,
-    priority = CASE WHEN %(with_priority)s::boolean THEN %(priority)s::smallint ELSE priority END,
-    run_at = CASE WHEN %(with_run_at)s::boolean AND hold_reason IS NULL
-        THEN COALESCE(%(run_at)s::timestamptz, statement_timestamp()
-            + make_interval(secs => COALESCE(%(delay_s)s::float8, 0))) ELSE run_at END,
-    status = CASE WHEN %(with_run_at)s::boolean AND hold_reason IS NULL
-            AND COALESCE(%(run_at)s::timestamptz, statement_timestamp()
-                + make_interval(secs => COALESCE(%(delay_s)s::float8, 0))) > statement_timestamp()
-        THEN 'scheduled' ELSE status END
-WHERE id = %(id)s::bigint AND status IN ('queued', 'scheduled')
-RETURNING id
+SELECT firsts.number, place.found_id, place.free_key
+FROM firsts
+CROSS JOIN LATERAL qwf_unique_place(
+    firsts.task_name, firsts.queue, firsts.args, firsts.wanted, firsts.due, firsts.priority
+) AS place
 """
 # Each is a lock of the server's until the transaction ends, and it has some thousands for all.
 MOST: Final = 2000
 REPLACEABLE: Final = ("args", "run_at", "priority")
-_STATES: Final = {
-    "queued": (JobStatus.QUEUED, JobStatus.SCHEDULED),
-    **{str(status): (status,) for status in (JobStatus.RUNNING, *sorted(JOB_TERMINAL))},
-}
+# `queued` is any that waits.
+_STATES: Final = ("queued", "running", *sorted(map(str, JOB_TERMINAL)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +82,7 @@ class Unique:
                 path="by",
                 advice="as in Unique(by=('args.order',)), or give a key=… of your own",
             )
-        _check_words("states", self.states, tuple(_STATES))
+        _check_words("states", self.states, _STATES)
         _check_words("replace", self.replace, REPLACEABLE, may_be_none=True)
         if self.period_s is not None:
             check.seconds("period", self.period_s)
@@ -123,9 +93,11 @@ class Unique:
         return self.period.total_seconds() if isinstance(self.period, timedelta) else self.period
 
     @property
-    def statuses(self) -> frozenset[JobStatus]:
-        """The states of rows in which a job counts."""
-        return frozenset(status for name in self.states for status in _STATES[name])
+    def as_json(self) -> dict[str, Any]:
+        """As the server takes it."""
+        alike = {"by": list(self.by)} if self.key is None else {"key": self.key}
+        period = {} if self.period_s is None else {"period": self.period_s}
+        return alike | period | {"states": list(self.states), "replace": list(self.replace)}
 
 
 def unique_of(given: object) -> Unique:
@@ -165,12 +137,6 @@ class Wish(NamedTuple):
     delay_s: float | None
 
 
-class _Found(NamedTuple):
-    id: int
-    status: str
-    is_recent: bool
-
-
 def check_alone(unique: Unique | None, dedupe_key: str | None) -> None:
     """Refuse a job with two keys."""
     if unique is not None and not isinstance(unique, Unique):
@@ -195,86 +161,34 @@ def enqueue_unique(statements: Statements, wishes: Sequence[Wish], insert: Inser
             path="jobs",
             advice="hand them over in parts, and commit between the calls",
         )
-    keys = _locked_keys(statements, wishes)
+    texts = [_as_text(wish) for wish in wishes]
     done: dict[int, Enqueued] = {}
-    left, tries = list(range(len(wishes))), dict.fromkeys(range(len(wishes)), TRIES)
+    left = list(range(len(wishes)))
     while left:
-        turn = sorted({(wishes[at].task_name, keys[at]): at for at in reversed(left)}.values())
-        free = _standing(statements, [(at, wishes[at], keys[at]) for at in turn], done)
+        free: dict[int, str] = {}
+        asked = f"[{','.join(texts[at] for at in left)}]"
+        for number, found_id, free_key in statements.rows(PLACES, {"jobs": asked}):
+            at = left[number - 1]
+            if found_id is None:
+                free[at] = free_key
+            else:
+                done[at] = Enqueued(found_id, False)
         if free:
             done.update(insert(free))
-        for at in turn:
-            tries[at] -= 1
-            if at not in done and not tries[at]:
-                raise swallowed()
         left = [at for at in left if at not in done]
     return [done[at] for at in range(len(wishes))]
 
 
-def _locked_keys(statements: Statements, wishes: Sequence[Wish]) -> list[str]:
-    # Args are JSON already, and needed only where the key is made of them.
-    texts = []
-    for wish in wishes:
-        said = {"task_name": wish.task_name, "key": wish.unique.key, "queue": wish.queue}
-        text = json.dumps(said | {"alike": list(wish.unique.by)})
-        texts.append(text if wish.unique.key is not None else f'{text[:-1]}, "args": {wish.args}}}')
-    return [key for (key,) in statements.rows(LOCK, {"jobs": f"[{','.join(texts)}]"})]
-
-
-def _standing(
-    statements: Statements, turn: Sequence[tuple[int, Wish, str]], done: dict[int, Enqueued]
-) -> dict[int, str]:
-    """Put what stands, changed as wanted, into `done`; the keys of what is to be inserted.
-
-    A job that has begun or ended meanwhile is in neither, and to be looked at anew.
-    """
-    looking = {at: (wish, first) for at, wish, first in turn}
-    passed: dict[int, dict[int, str]] = {at: {} for at in looking}
-    keys = {at: first for at, _, first in turn}
-    free: dict[int, str] = {}
-    while keys:
-        found = _find(statements, [(at, looking[at][0], key) for at, key in keys.items()])
-        free.update((at, key) for at, key in keys.items() if at not in found)
-        following: dict[int, str] = {}
-        for at, job in found.items():
-            wish, first = looking[at]
-            if not (job.is_recent and job.status in wish.unique.statuses):
-                passed[at][job.id] = keys[at]
-                following[at] = f"{first}#{job.id}"
-            elif _stands(statements, job, wish):
-                done[at] = Enqueued(job.id, False)
-        keys = following
-    ids = [job_id for at in free for job_id in passed[at]]
-    freed = {job_id for (job_id,) in statements.rows(FREE, {"ids": ids})} if ids else set()
-    return {
-        at: next((own for job_id, own in passed[at].items() if job_id in freed), key)
-        for at, key in free.items()
-    }
-
-
-def _find(statements: Statements, wanted: Sequence[tuple[int, Wish, str]]) -> dict[int, _Found]:
-    params = {
-        "task_names": [wish.task_name for _, wish, _ in wanted],
-        "keys": [key for _, _, key in wanted],
-        "periods_s": [wish.unique.period_s for _, wish, _ in wanted],
-    }
-    return {wanted[number - 1][0]: _Found(*found) for number, *found in statements.rows(FIND, params)}
-
-
-def _stands(statements: Statements, found: _Found, wish: Wish) -> bool:
-    """Whether the job is still what it was found to be, changed if it waits and that is wanted."""
-    replaced = wish.unique.replace
-    if not replaced or found.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
-        return True
-    params = {
-        "id": found.id,
-        "args": wish.args,
+def _as_text(wish: Wish) -> str:
+    said = {
+        "task_name": wish.task_name,
+        "queue": wish.queue,
+        "wanted": wish.unique.as_json,
         "priority": wish.priority,
-        "run_at": wish.run_at,
+        "run_at": None if wish.run_at is None else wish.run_at.isoformat(),
         "delay_s": wish.delay_s,
-        **{f"with_{name}": name in replaced for name in REPLACEABLE},
     }
-    return bool(statements.rows(REPLACE, params))
+    return f'{json.dumps(said)[:-1]}, "args": {wish.args}}}'
 
 
 def _is_alike(name: object) -> bool:
