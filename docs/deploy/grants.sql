@@ -6,7 +6,8 @@ BEGIN;
 REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history, queue_schema_version
+    app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
+    host_hardware, host_hardware_history, queue_schema_version
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
@@ -27,7 +28,8 @@ TO qwf_orchestrator, qwf_worker, qwf_producer;
 GRANT SELECT ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history
+    app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
+    host_hardware, host_hardware_history
 TO qwf_reader;
 
 
@@ -79,6 +81,11 @@ GRANT SELECT ON worker_control, worker_control_clock, concurrency_limits TO qwf_
 GRANT SELECT, INSERT (rate_key, tokens_per_s, burst, tokens), UPDATE (
     tokens_per_s, burst, tokens, refilled_at, blocked_until
 ) ON rate_limits TO qwf_worker;
+-- What its code declares of limits and tasks, in the name of its app, and what limits have adapted to. What an operator
+-- sets is not its to say.
+GRANT SELECT, INSERT, UPDATE, DELETE ON
+    app_declarations, limit_declarations, task_declarations, adapted_limits
+TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE ON machines, binaries TO qwf_worker;
 -- A record that nothing could be made of is told so beside it.
 GRANT SELECT, INSERT, UPDATE (warning) ON hook_records TO qwf_worker;
@@ -111,7 +118,8 @@ GRANT INSERT (
 GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history
+    app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
+    host_hardware, host_hardware_history
 TO qwf_orchestrator;
 -- What was done stays written.
 GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;

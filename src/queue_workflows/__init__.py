@@ -113,11 +113,13 @@ if TYPE_CHECKING:
         enqueue_ingest_job,
         enqueue_many,
     )
+    from queue_workflows.settings.declared_limits import Adaptive, Rate
     from queue_workflows.workflow.document.load import Document, load_document
 
     __version__: str
 
 __all__ = [
+    "Adaptive",
     "BinaryRepository",
     "Cancelled",
     "ConfigurationError",
@@ -159,6 +161,7 @@ __all__ = [
     "PayloadError",
     "QueueSnapshot",
     "QwfError",
+    "Rate",
     "RateRepository",
     "RecordContext",
     "RefError",
@@ -333,6 +336,7 @@ _HOMES: Final = {
         "enqueue_ingest_job",
         "enqueue_many",
     ),
+    "settings.declared_limits": ("Adaptive", "Rate"),
     "workflow.document.load": ("Document", "load_document"),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}

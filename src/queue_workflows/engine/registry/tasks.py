@@ -82,6 +82,15 @@ class IngestTask(Generic[P, R]):
         """Pickled as the module's name for it, like a function."""
         return str(getattr(self, "__qualname__", self.name))
 
+    @property
+    def declared(self) -> dict[str, Any] | None:
+        """The key of a limit and the lock that each of its jobs has; None if it has neither."""
+        lock, computes = self.defaults.get("host_lock"), self.limit_key_of is not None
+        key = checks.exclusive_key(self.defaults.get("exclusive"), self.defaults.get("limit_key"))
+        if key is None and lock is None and not computes:
+            return None
+        return {"task_name": self.name, "limit_key": key, "computes_key": computes, "host_lock": lock}
+
     def job(self, args: dict[str, Any] | None = None, **options: Unpack[EnqueueOptions]) -> NewIngestJob:
         """A job for `enqueue_many`, with options of its own."""
         args = self.converted(args)
@@ -329,6 +338,10 @@ class TaskRegistry:
     def names(self) -> list[str]:
         """Every task that this process knows, sorted."""
         return sorted(self._known)
+
+    def declared(self) -> list[dict[str, Any]]:
+        """What tasks say of their jobs that others depend on: keys of limits, and locks."""
+        return [words for name in self.names() if (words := self._known[name][0].declared) is not None]
 
 
 _tasks: Final = TaskRegistry()

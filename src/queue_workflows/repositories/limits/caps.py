@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.columns import TYPES
+from queue_workflows.repositories.limits.in_force import EFFECTIVE_CAP, UNADAPTED
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 _TABLE: Final[Table[ConcurrencyLimit]] = Table("concurrency_limits")
 _SLOTS: Final[Table[LimitSlot]] = Table("limit_slots")
 
-# before: what was set until now, for the log. changed: the row as it is now. logged: actor and reason.
-SET: Final = _TABLE.sql("""
+# before: what was set until now, for the log. changed: the row as it is now. unadapted: what had adapted to
+# something else. logged: actor and reason.
+SET: Final = _TABLE.sql(
+    """
 WITH before AS MATERIALIZED (
     SELECT max_slots FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text
 ), changed AS (
@@ -27,6 +30,8 @@ WITH before AS MATERIALIZED (
         max_slots = EXCLUDED.max_slots, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by,
         updated_at = statement_timestamp()
     RETURNING {columns}
+), unadapted AS (
+    {unadapted}
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT updated_by, 'limits.set', 'concurrency_limit', key_pattern, reason,
@@ -34,7 +39,8 @@ WITH before AS MATERIALIZED (
     FROM changed
 )
 SELECT {columns} FROM changed AS concurrency_limits
-""")
+""".replace("{unadapted}", UNADAPTED.replace("{kind}", "cap").replace("{pattern}", "%(key_pattern)s::text"))
+)
 # removed: the limit that goes. logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql("""
 WITH removed AS (
@@ -50,14 +56,12 @@ SELECT {columns} FROM removed AS concurrency_limits
 FETCH: Final = _TABLE.sql(
     "SELECT {columns} FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text"
 )
-# A key's own limit, else that of the longest pattern: no key contains `*`, so a pattern never equals one.
-EFFECTIVE: Final = _TABLE.sql("""
-SELECT {columns} FROM concurrency_limits
-WHERE key_pattern = %(limit_key)s::text
-    OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
-ORDER BY key_pattern = %(limit_key)s::text DESC, length(key_pattern) DESC
-LIMIT 1
-""")
+# The one that holds: a key's own, else that of the longest pattern.
+EFFECTIVE: Final = _TABLE.sql(
+    """
+SELECT {columns} FROM {cap} AS concurrency_limits
+""".replace("{cap}", EFFECTIVE_CAP.replace("{key}", "%(limit_key)s::text"))
+)
 SLOTS: Final = _SLOTS.sql("""
 SELECT {columns} FROM limit_slots
 WHERE lease_expires_at > statement_timestamp() AND (

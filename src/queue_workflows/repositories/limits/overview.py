@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.limits.lanes import IN_LANE
-from queue_workflows.repositories.limits.slots import CAP
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE

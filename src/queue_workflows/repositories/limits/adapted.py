@@ -1,0 +1,106 @@
+"""Limits that adapt: lowered when a server says that it is asked too much, and grown back by time alone.
+
+    value at a moment = what it was lowered to * 2 ^ (time since / doubles_s), at most what is declared
+
+So the only write is a lowering, which is seldom; successes write nothing, and a killed worker leaves nothing
+wrong. What had begun before the last lowering says nothing about the limit as it is now, and lowers nothing:
+many jobs that are refused at once lower a limit once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from queue_workflows.repositories.limits.in_force import CAP_RULE, GROWN, RATE_RULE
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
+from queue_workflows.repositories.sql.connection import Handle, Statements
+
+# given: the keys that were used. ruled: the cap and the rate of each that adapt, none where an operator has
+# said something else; with what is held of a cap, as no more than that was asked of the server. as_it_is: the
+# limit at this moment. A second statement that lowers the same waits for the first one, and finds its moment.
+LOWER: Final = (
+    """
+WITH given AS MATERIALIZED (
+    SELECT DISTINCT key FROM unnest(%(keys)s::text[]) AS given (key)
+), ruled AS MATERIALIZED (
+    SELECT given.key, 'cap' AS kind, rule.floor::float8 AS floor, rule.down, rule.doubles_s,
+        LEAST(rule.most, GREATEST(1, (
+            SELECT count(*) FROM limit_slots
+            WHERE limit_key = given.key AND lease_expires_at > statement_timestamp()
+        )))::float8 AS most
+    FROM given CROSS JOIN LATERAL {cap_rule} AS rule
+    WHERE rule.floor IS NOT NULL
+    UNION ALL
+    SELECT given.key, 'rate', rule.floor, rule.down, rule.doubles_s, rule.most
+    FROM given CROSS JOIN LATERAL {rate_rule} AS rule
+    WHERE rule.floor IS NOT NULL AND (
+        SELECT true FROM rate_limits WHERE rate_key = given.key AND updated_by IS NOT NULL
+    ) IS NULL
+), as_it_is AS MATERIALIZED (
+    SELECT ruled.*, LEAST(ruled.most, {grown}) AS value
+    FROM ruled LEFT JOIN adapted_limits AS adapted
+        ON adapted.limit_key = ruled.key AND adapted.kind = ruled.kind
+    WHERE COALESCE(
+        adapted.lowered_at < statement_timestamp() - make_interval(secs => %(age_s)s::float8), true
+    )
+)
+INSERT INTO adapted_limits (limit_key, kind, value, doubles_s, lowered_at)
+SELECT key, kind, GREATEST(floor, value * down), doubles_s, statement_timestamp() FROM as_it_is
+ORDER BY key, kind
+ON CONFLICT (limit_key, kind) DO UPDATE SET
+    value = EXCLUDED.value, doubles_s = EXCLUDED.doubles_s, lowered_at = EXCLUDED.lowered_at
+WHERE adapted_limits.lowered_at < EXCLUDED.lowered_at - make_interval(secs => %(age_s)s::float8)
+RETURNING limit_key, kind, value
+""".replace("{cap_rule}", CAP_RULE.replace("{key}", "given.key"))
+    .replace("{rate_rule}", RATE_RULE.replace("{key}", "given.key"))
+    .replace("{grown}", GROWN)
+)
+# What has doubled so often is at any limit again, and what nobody declares to adapt does not hold a key down.
+FORGET: Final = """
+DELETE FROM adapted_limits AS adapted
+WHERE adapted.lowered_at < statement_timestamp() - make_interval(secs => adapted.doubles_s * 64)
+    OR (
+        SELECT true FROM limit_declarations AS declared
+        WHERE (
+                declared.key_pattern = adapted.limit_key
+                OR (
+                    right(declared.key_pattern, 1) = '*'
+                    AND starts_with(adapted.limit_key, left(declared.key_pattern, -1))
+                )
+            )
+            AND CASE adapted.kind
+                WHEN 'cap' THEN declared.floor_slots IS NOT NULL ELSE declared.floor_per_s IS NOT NULL
+            END
+        LIMIT 1
+    ) IS NULL
+RETURNING adapted.limit_key
+"""
+
+
+class Lowered(NamedTuple):
+    """A limit that was lowered just now: of which key, `cap` or `rate`, and to what."""
+
+    key: str
+    kind: str
+    value: float
+
+
+class AdaptedRepository:
+    """The state of limits that adapt, on the caller's connection."""
+
+    def __init__(self, conn: Handle) -> None:
+        self._sql = Statements(conn, "adapted_limits")
+
+    def lower(self, keys: Iterable[str], *, age_s: float) -> list[Lowered]:
+        """Lower what adapts of these keys; `age_s` is how long ago that had begun which was refused."""
+        params = {
+            "keys": texts(sorted({check.limit_key(key) for key in keys})),
+            "age_s": min(max(0.0, age_s), check.LONGEST_S),
+        }
+        return [Lowered(*row) for row in self._sql.rows(LOWER, params)]
+
+    def forget(self) -> int:
+        """Delete what holds nothing down any more; how many."""
+        return len(self._sql.rows(FORGET, {}))
