@@ -21,6 +21,8 @@ GRANT EXECUTE ON FUNCTION
     qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued(), qwf_wake_dispatch(), qwf_wake_watcher(),
     qwf_front_room(text, text, integer)
 TO qwf_orchestrator, qwf_worker, qwf_producer;
+-- Whoever takes slots of a limit, or shows it.
+GRANT EXECUTE ON FUNCTION qwf_cap(text) TO qwf_orchestrator, qwf_worker, qwf_reader;
 
 
 -- Reader: dashboards, `qwf explain`. Sees payloads, writes nothing.

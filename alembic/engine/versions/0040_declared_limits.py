@@ -14,6 +14,49 @@ down_revision = "0039"
 branch_labels = None
 depends_on = None
 
+# How many may hold a key at once, NULL for any number: what an operator set, what is declared, what the longest
+# pattern has of these, with the default of the tables after both; what is exclusive has one. A cap that adapts
+# has been lowered at some moment, and has grown by time alone since. By index: a plan made while the tables
+# were small would stay as they grow.
+CAP = """
+CREATE FUNCTION qwf_cap(of_key text) RETURNS integer LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    cap integer;
+BEGIN
+    SELECT max_slots INTO cap FROM concurrency_limits
+    WHERE key_pattern = of_key AND (updated_by = 'qwf' AND reason = 'the default') IS NOT TRUE;
+    IF cap IS NULL THEN
+        SELECT min(max_slots) INTO cap FROM limit_declarations WHERE key_pattern = of_key;
+    END IF;
+    IF cap IS NULL THEN
+        SELECT max_slots INTO cap FROM (
+            SELECT key_pattern, max_slots,
+                CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 2 ELSE 0 END AS rank
+            FROM concurrency_limits
+            WHERE right(key_pattern, 1) = '*' AND starts_with(of_key, left(key_pattern, -1))
+            UNION ALL
+            SELECT key_pattern, max_slots, 1 FROM limit_declarations
+            WHERE right(key_pattern, 1) = '*' AND starts_with(of_key, left(key_pattern, -1))
+                AND max_slots IS NOT NULL
+        ) AS pattern
+        ORDER BY length(key_pattern) DESC, rank, max_slots
+        LIMIT 1;
+    END IF;
+    IF starts_with(of_key, 'exclusive:') THEN
+        RETURN LEAST(1, cap);
+    END IF;
+    IF cap > 1 THEN
+        SELECT LEAST(cap, floor(value * power(2, LEAST(30, GREATEST(0,
+            extract(epoch FROM statement_timestamp() - lowered_at) / doubles_s))::float8)))
+        INTO cap
+        FROM (SELECT) AS always LEFT JOIN adapted_limits ON limit_key = of_key AND kind = 'cap';
+    END IF;
+    RETURN cap;
+END
+$$
+"""
 # Of the jobs of one statement those whose task says a key or a lock that they do not: it becomes theirs. As
 # many as find room stay in the queue, the others go into their key's lane, as those of a producer that knows
 # the task do. With the rights of the owner, so that no producer has to read what is declared.
@@ -72,10 +115,11 @@ CREATE OR REPLACE TRIGGER qwf_declared_options AFTER INSERT ON ingest_jobs
 REFERENCING NEW TABLE AS inserted
 FOR EACH STATEMENT EXECUTE FUNCTION qwf_declared_options()
 """
-# Whoever inserts, it writes the table in the schema that it was made in.
+# Whoever calls them, they go by the tables in the schema that they were made in.
 PIN_SEARCH_PATH = """
 DO $$
 BEGIN
+    EXECUTE format('ALTER FUNCTION qwf_cap(text) SET search_path = %I, pg_temp', current_schema());
     EXECUTE format('ALTER FUNCTION qwf_declared_options() SET search_path = %I, pg_temp', current_schema());
 END
 $$
@@ -131,7 +175,9 @@ def upgrade() -> None:
         postgresql_with=SELDOM_WRITTEN,
     )
     op.execute(DECLARED_OPTIONS.replace("{front}", str(FRONT)).replace("{lane_delay_s}", str(LANE_DELAY_S)))
+    op.execute(CAP)
     op.execute(PIN_SEARCH_PATH)
+    op.execute("REVOKE ALL ON FUNCTION qwf_cap(text) FROM PUBLIC")
     op.execute("REVOKE ALL ON FUNCTION qwf_declared_options() FROM PUBLIC")
     # Last, as it holds writers up until the revision is committed.
     if is_there("ingest_jobs"):
@@ -143,6 +189,7 @@ def downgrade() -> None:
         with beside_others():
             op.execute("DROP TRIGGER IF EXISTS qwf_declared_options ON ingest_jobs")
     op.execute("DROP FUNCTION IF EXISTS qwf_declared_options()")
+    op.execute("DROP FUNCTION IF EXISTS qwf_cap(text)")
     for table in ("adapted_limits", "task_declarations", "limit_declarations", "app_declarations"):
         with beside_others():
             op.execute(f"DROP TABLE IF EXISTS {table}")

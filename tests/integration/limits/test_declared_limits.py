@@ -7,28 +7,21 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.stages.declaring import EMPTY_LIMITS, cap, rule
 
 from queue_workflows.engine.registry.declared import LimitDeclaring
 from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.repositories import LimitRepository, RateRepository
 from queue_workflows.repositories.limits.overview import LimitLineRepository
 from queue_workflows.repositories.limits.rates import Rule
-from queue_workflows.repositories.limits.slots import SlotRepository, Want
-from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.settings.declared_limits import Adaptive, Rate, declared_limits
-from queue_workflows.states import JobFamily
-
-EMPTY = """
-TRUNCATE concurrency_limits, rate_limits, limit_slots, app_declarations, limit_declarations,
-    task_declarations, adapted_limits, audit_log, ingest_jobs
-"""
 
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit; nothing is declared or set."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(EMPTY)
+        connection.execute(EMPTY_LIMITS)
         yield connection
 
 
@@ -36,23 +29,6 @@ def process(owner: str = "shop", tasks: TaskRegistry | None = None, **limits: An
     """A process that starts with this version of a host app; `host_a` is the key `host:a`."""
     given = {name.replace("_all", "_*").replace("_", ":"): limit for name, limit in limits.items()}
     return LimitDeclaring(owner, declared_limits(given), tasks or TaskRegistry())
-
-
-def cap(conn: psycopg.Connection, key: str) -> int | None:
-    """How many slots of a key workers may take at once."""
-    wants = [Want(key, JobFamily.INGEST, Fence(number, 1, "w")) for number in range(1, 21)]
-    slots = SlotRepository(conn)
-    taken = slots.take(wants, lease_s=60)
-    slots.free(list(taken.slots.values()))
-    shown = LimitLineRepository(conn).of(key).max_slots
-    assert shown == (None if taken.unlimited else len(taken.slots))
-    return shown
-
-
-def rule(conn: psycopg.Connection, key: str, own: Rule | None = None) -> tuple[float, float] | None:
-    """The rate that a take of the key goes by; `own` is what the job's code says."""
-    taken = RateRepository(conn).take(key, 1, rule=own)
-    return taken and tuple(taken.rule)
 
 
 def nobody_vouches(conn: psycopg.Connection) -> None:
@@ -163,3 +139,18 @@ def test_adaptive_words_are_kept(conn: psycopg.Connection) -> None:
         ("a", "shop", 16, None, None, 2, None, 0.7, 60),
         ("b", "shop", None, 1, 1, None, 0.1, 0.5, 30),
     ]
+
+
+def test_the_list_says_whose_word_it_is(conn: psycopg.Connection) -> None:
+    """Declared by which apps, also where they differ, and what is declared under an operator's word."""
+    lines = LimitLineRepository(conn)
+    process("shop", host_all=5, host_a=3).keep(conn)
+    process("films", host_all=2).keep(conn)
+    LimitRepository(conn).set("host:a", 9, actor="ann", reason="tonight")
+    shown = {line.key: (line.max_slots, line.source, line.said_by, line.said_of_it) for line in lines.page()}
+    assert shown == {
+        "host:*": (2, "declared", "declared by films, shop", "films: 2, shop: 5"),
+        "host:a": (9, "operator", "ann", "tonight; declared: 3"),
+    }
+    other = lines.of("host:b")
+    assert (other.max_slots, other.is_own, other.source) == (2, False, "declared")

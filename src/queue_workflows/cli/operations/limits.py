@@ -205,6 +205,6 @@ def _line(line: LimitLine) -> list[str]:
         "-" if is_pattern else str(line.taken),
         "-" if is_pattern else (f"{COUNTED}+" if line.waiting > COUNTED else str(line.waiting)),
         held_by or "-",
-        line.updated_by or "-",
-        line.reason or "-",
+        line.said_by or "-",
+        line.said_of_it or "-",
     ]

@@ -30,6 +30,7 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
+from queue_workflows.engine.limits.refusals import UnadaptedKeys
 from queue_workflows.engine.limits.wait_loop import (
     Ask,
     Awaited,
@@ -41,7 +42,7 @@ from queue_workflows.engine.limits.wait_loop import (
     Wakeup,
     refuse_in_event_loop,
 )
-from queue_workflows.engine.outcomes import RetryAfter
+from queue_workflows.engine.outcomes import PutBack
 from queue_workflows.errors import PayloadError, WindowOrder
 from queue_workflows.repositories.limits.lanes import LaneRepository
 from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Taken, Want
@@ -77,6 +78,7 @@ class Windows:
         self.lease_s = lease_s
         self.clock = clock
         self.line = Line()
+        self.unadapted = UnadaptedKeys(clock)
         self.rng = Random()  # noqa: S311
 
     def opening(
@@ -97,7 +99,7 @@ class Windows:
                 left_s = give_up_at - self.clock()
                 if left_s <= 0:
                     keys = " and ".join(repr(want.key) for want in wants)
-                    raise RetryAfter(PUT_BACK_S, f"waited {max_wait_s:g} s for a window of {keys}")
+                    raise PutBack(PUT_BACK_S, f"waited {max_wait_s:g} s for a window of {keys}")
                 # A job that is not first is rung for when it becomes first.
                 pause_s = look_s * (0.75 + self.rng.random() / 2) if is_first else LONGEST_STAND_S
                 yield Pause(min(pause_s, left_s), bell)
@@ -228,6 +230,8 @@ class Window:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        if exc is not None:
+            self._waiter.left_window(exc, [want.key for want in self._wants])
         procedure = self._left()
         try:
             self._windows.calls.run(self._waiter, procedure)
@@ -246,6 +250,8 @@ class Window:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        if exc is not None:
+            self._waiter.left_window(exc, [want.key for want in self._wants])
         procedure = self._left()
         try:
             await self._windows.calls.run_async(self._waiter, procedure)
@@ -267,6 +273,7 @@ class Window:
 
     def _entered(self, slots: tuple[Slot, ...]) -> None:
         self._slots = slots
+        self._waiter.uses()
         self._token = _AROUND.set((*_AROUND.get(), *(want.key for want in self._wants)))
 
     def _left(self) -> Procedure[None]:

@@ -1,7 +1,7 @@
 """What this process declares in code of limits and of tasks: put into force at its start, and kept there.
 
-The limits are the setting `limits`; of the tasks it is what others depend on, so that a job has its key and
-its lock whoever enqueues it. How two versions of a host app get along is told in
+The limits are the setting `limits`; of the tasks it is what others depend on, so that a job which any program
+enqueues has its key and its lock. How two versions of a host app get along is told in
 `repositories/limits/declarations`.
 """
 

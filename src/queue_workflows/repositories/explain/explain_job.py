@@ -28,6 +28,7 @@ from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.limits.adapted import AdaptedRepository
 from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import LimitLineRepository
@@ -115,11 +116,15 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a job's limit key is about: what was set for it, its holders, the jobs before it in the lane."""
+    """What a job's limit key is about: what was set for it, its holders, the jobs before it in the lane.
+
+    A cap that has adapted is less than `adapts_from`.
+    """
 
     limit: ConcurrencyLimit | None
     slots: list[LimitSlot]
     before: int = 0
+    adapts_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +245,9 @@ class ExplainingRepository:
         if job.hold_reason == LIMIT_FULL:
             lines = LimitLineRepository(self._conn)
             before = lines.before_in_lane(family.table, key, job.queue, job.priority, job.position)
-        return Limit(*limits.held(key), before)
+        limit, slots = limits.held(key)
+        adapts_from = None if limit is None else AdaptedRepository(self._conn).from_caps([key]).get(key)
+        return Limit(limit, slots, before, adapts_from)
 
 
 def _judged(family: Family, job: Job) -> tuple[dict[str, str], dict[str, Any]]:

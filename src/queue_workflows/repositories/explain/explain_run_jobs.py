@@ -23,8 +23,7 @@ from queue_workflows.repositories.explain.explain_job import (
     Limit,
 )
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
-from queue_workflows.repositories.limits.caps import SLOTS_OF_KEY, in_force
-from queue_workflows.repositories.limits.in_force import EFFECTIVE_CAP
+from queue_workflows.repositories.limits.caps import EFFECTIVE, SLOTS_OF_KEY, in_force
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import COUNTED
 from queue_workflows.repositories.sql.connection import Handle, Rows
@@ -147,12 +146,9 @@ SELECT asked.id AS job_id, {columns} FROM workflow_node_jobs AS asked CROSS JOIN
 WHERE asked.id = ANY (%(ids)s::bigint[]) AND asked.status = 'running'
 """)
 # The cap of each of some keys, beside the key.
-EFFECTIVE_OF_EACH: Final = _LIMITS.sql(
-    """
-SELECT wanted.key, {columns}
-FROM unnest(%(keys)s::text[]) AS wanted (key) CROSS JOIN LATERAL {cap} AS concurrency_limits
-""".replace("{cap}", EFFECTIVE_CAP.replace("{key}", "wanted.key"))
-)
+EFFECTIVE_OF_EACH: Final = """
+SELECT wanted.key, cap.* FROM unnest(%(keys)s::text[]) AS wanted (key) CROSS JOIN LATERAL ({cap}) AS cap
+""".replace("{cap}", EFFECTIVE.replace("%(limit_key)s::text", "wanted.key"))
 SLOTS_OF_KEYS: Final = SLOTS_OF_KEY.replace(
     "limit_key = %(limit_key)s::text", "limit_key = ANY (%(keys)s::text[])"
 ).replace("ORDER BY slot", "ORDER BY limit_key, slot")

@@ -19,7 +19,8 @@ from queue_workflows.repositories.sql.connection import Handle, Statements
 
 # given: the keys that were used. ruled: the cap and the rate of each that adapt, none where an operator has
 # said something else; with what is held of a cap, as no more than that was asked of the server. as_it_is: the
-# limit at this moment. A second statement that lowers the same waits for the first one, and finds its moment.
+# limit at this moment. lowered: those that were; a second statement that lowers the same waits for the first
+# one, and finds its moment.
 LOWER: Final = (
     """
 WITH given AS MATERIALIZED (
@@ -45,14 +46,18 @@ WITH given AS MATERIALIZED (
     WHERE COALESCE(
         adapted.lowered_at < statement_timestamp() - make_interval(secs => %(age_s)s::float8), true
     )
+), lowered AS (
+    INSERT INTO adapted_limits (limit_key, kind, value, doubles_s, lowered_at)
+    SELECT key, kind, GREATEST(floor, value * down), doubles_s, statement_timestamp() FROM as_it_is
+    ORDER BY key, kind
+    ON CONFLICT (limit_key, kind) DO UPDATE SET
+        value = EXCLUDED.value, doubles_s = EXCLUDED.doubles_s, lowered_at = EXCLUDED.lowered_at
+    WHERE adapted_limits.lowered_at < EXCLUDED.lowered_at - make_interval(secs => %(age_s)s::float8)
+    RETURNING limit_key, kind, value
 )
-INSERT INTO adapted_limits (limit_key, kind, value, doubles_s, lowered_at)
-SELECT key, kind, GREATEST(floor, value * down), doubles_s, statement_timestamp() FROM as_it_is
-ORDER BY key, kind
-ON CONFLICT (limit_key, kind) DO UPDATE SET
-    value = EXCLUDED.value, doubles_s = EXCLUDED.doubles_s, lowered_at = EXCLUDED.lowered_at
-WHERE adapted_limits.lowered_at < EXCLUDED.lowered_at - make_interval(secs => %(age_s)s::float8)
-RETURNING limit_key, kind, value
+SELECT ruled.key, ruled.kind, lowered.value
+FROM ruled LEFT JOIN lowered ON lowered.limit_key = ruled.key AND lowered.kind = ruled.kind
+ORDER BY ruled.key, ruled.kind
 """.replace("{cap_rule}", CAP_RULE.replace("{key}", "given.key"))
     .replace("{rate_rule}", RATE_RULE.replace("{key}", "given.key"))
     .replace("{grown}", GROWN)
@@ -77,14 +82,21 @@ WHERE adapted.lowered_at < statement_timestamp() - make_interval(secs => adapted
     ) IS NULL
 RETURNING adapted.limit_key
 """
+# Of some keys the caps that were lowered and have not grown back, as they are declared.
+FROM_CAPS: Final = """
+SELECT adapted.limit_key, rule.most
+FROM adapted_limits AS adapted CROSS JOIN LATERAL {cap_rule} AS rule
+WHERE adapted.limit_key = ANY (%(keys)s::text[]) AND adapted.kind = 'cap' AND rule.floor IS NOT NULL
+    AND qwf_cap(adapted.limit_key) < rule.most
+""".replace("{cap_rule}", CAP_RULE.replace("{key}", "adapted.limit_key"))
 
 
 class Lowered(NamedTuple):
-    """A limit that was lowered just now: of which key, `cap` or `rate`, and to what."""
+    """A limit that adapts, `cap` or `rate`, and to what it was lowered; None where it just had been."""
 
     key: str
     kind: str
-    value: float
+    value: float | None
 
 
 class AdaptedRepository:
@@ -94,12 +106,16 @@ class AdaptedRepository:
         self._sql = Statements(conn, "adapted_limits")
 
     def lower(self, keys: Iterable[str], *, age_s: float) -> list[Lowered]:
-        """Lower what adapts of these keys; `age_s` is how long ago that had begun which was refused."""
+        """Lower what adapts of these keys; all that do. What was refused had begun `age_s` ago."""
         params = {
             "keys": texts(sorted({check.limit_key(key) for key in keys})),
             "age_s": min(max(0.0, age_s), check.LONGEST_S),
         }
         return [Lowered(*row) for row in self._sql.rows(LOWER, params)]
+
+    def from_caps(self, keys: Iterable[str]) -> dict[str, int]:
+        """What the caps of these keys grow back to, of those that are lower now."""
+        return dict(self._sql.rows(FROM_CAPS, {"keys": texts(sorted(set(keys)))}))  # type: ignore[arg-type]
 
     def forget(self) -> int:
         """Delete what holds nothing down any more; how many."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.columns import TYPES
-from queue_workflows.repositories.limits.in_force import EFFECTIVE_CAP, UNADAPTED
+from queue_workflows.repositories.limits.in_force import UNADAPTED
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
@@ -56,12 +56,30 @@ SELECT {columns} FROM removed AS concurrency_limits
 FETCH: Final = _TABLE.sql(
     "SELECT {columns} FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text"
 )
-# The one that holds: a key's own, else that of the longest pattern.
-EFFECTIVE: Final = _TABLE.sql(
-    """
-SELECT {columns} FROM {cap} AS concurrency_limits
-""".replace("{cap}", EFFECTIVE_CAP.replace("{key}", "%(limit_key)s::text"))
-)
+# The one that holds, as `qwf_cap` finds it: a key's own, else that of the longest pattern. What is declared
+# has no actor.
+EFFECTIVE: Final = _TABLE.sql("""
+SELECT {columns} FROM (
+    SELECT key_pattern, qwf_cap(%(limit_key)s::text) AS max_slots, reason, updated_by, updated_at
+    FROM (
+        SELECT key_pattern, reason, updated_by, updated_at,
+            CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 2 ELSE 0 END AS rank
+        FROM concurrency_limits
+        WHERE key_pattern = %(limit_key)s::text
+            OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
+        UNION ALL
+        SELECT key_pattern, 'declared by ' || string_agg(owner, ', ' ORDER BY owner), NULL, NULL, 1
+        FROM limit_declarations
+        WHERE max_slots IS NOT NULL AND (
+            key_pattern = %(limit_key)s::text
+            OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
+        )
+        GROUP BY key_pattern
+    ) AS rules
+    ORDER BY key_pattern = %(limit_key)s::text DESC, length(key_pattern) DESC, rank
+    LIMIT 1
+) AS concurrency_limits
+""")
 SLOTS: Final = _SLOTS.sql("""
 SELECT {columns} FROM limit_slots
 WHERE lease_expires_at > statement_timestamp() AND (

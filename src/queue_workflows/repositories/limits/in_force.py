@@ -10,71 +10,19 @@ from __future__ import annotations
 
 from typing import Final
 
-# No key contains `*`, so a pattern never equals one; a million keys of their own cost a claim one look each.
-# One job at a time has what is exclusive, whatever was set; 0 closes a key.
-CAP: Final = """LEAST(
-    CASE WHEN starts_with({key}, 'exclusive:') THEN 1 END,
-    COALESCE(
-        (SELECT max_slots FROM concurrency_limits WHERE key_pattern = {key}),
-        (SELECT min(max_slots) FROM limit_declarations WHERE key_pattern = {key}),
-        (
-            SELECT max_slots FROM (
-                SELECT key_pattern, max_slots,
-                    CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 2 ELSE 0 END AS rank
-                FROM concurrency_limits
-                WHERE right(key_pattern, 1) = '*' AND starts_with({key}, left(key_pattern, -1))
-                UNION ALL
-                SELECT key_pattern, max_slots, 1 FROM limit_declarations
-                WHERE right(key_pattern, 1) = '*' AND starts_with({key}, left(key_pattern, -1))
-                    AND max_slots IS NOT NULL
-            ) AS pattern
-            ORDER BY length(key_pattern) DESC, rank, max_slots LIMIT 1
-        )
-    ),
-    (
-        SELECT LEAST(2147483647, floor(value * power(2, LEAST(64, GREATEST(0,
-            extract(epoch FROM statement_timestamp() - lowered_at) / doubles_s))::float8)))::integer
-        FROM adapted_limits WHERE limit_key = {key} AND kind = 'cap'
-    )
-)"""
-# The same with its source, for those that look and do not claim: `most` is what it adapts back to.
+# What workers go by: a function of the database, as it stands in statements that are sent for each claim.
+CAP: Final = "qwf_cap({key})"
+# The rule behind it, for what has to know how it adapts: `most` is what it grows back to.
 CAP_RULE: Final = """(
     SELECT * FROM (
         SELECT key_pattern, max_slots AS most, NULL::integer AS floor, NULL::float8 AS down,
             NULL::float8 AS doubles_s,
-            CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 'default' ELSE 'operator'
-                END AS source,
             CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 2 ELSE 0 END AS rank
         FROM concurrency_limits
         WHERE key_pattern = {key}
             OR (right(key_pattern, 1) = '*' AND starts_with({key}, left(key_pattern, -1)))
         UNION ALL
-        SELECT key_pattern, min(max_slots), min(floor_slots), min(down), max(doubles_s), 'declared', 1
-        FROM limit_declarations
-        WHERE max_slots IS NOT NULL AND (
-            key_pattern = {key}
-            OR (right(key_pattern, 1) = '*' AND starts_with({key}, left(key_pattern, -1)))
-        )
-        GROUP BY key_pattern
-    ) AS rules
-    ORDER BY key_pattern = {key} DESC, length(key_pattern) DESC, rank LIMIT 1
-)"""
-# The cap that holds as a row of `concurrency_limits`, for those that explain: what is declared has no actor.
-EFFECTIVE_CAP: Final = """(
-    SELECT key_pattern, LEAST(max_slots, (
-        SELECT LEAST(2147483647, floor(value * power(2, LEAST(64, GREATEST(0,
-            extract(epoch FROM statement_timestamp() - lowered_at) / doubles_s))::float8)))::integer
-        FROM adapted_limits WHERE limit_key = {key} AND kind = 'cap'
-    )) AS max_slots, reason, updated_by, updated_at
-    FROM (
-        SELECT key_pattern, max_slots, reason, updated_by, updated_at,
-            CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 2 ELSE 0 END AS rank
-        FROM concurrency_limits
-        WHERE key_pattern = {key}
-            OR (right(key_pattern, 1) = '*' AND starts_with({key}, left(key_pattern, -1)))
-        UNION ALL
-        SELECT key_pattern, min(max_slots), 'declared by ' || string_agg(owner, ', ' ORDER BY owner),
-            NULL, NULL, 1
+        SELECT key_pattern, min(max_slots), min(floor_slots), min(down), max(doubles_s), 1
         FROM limit_declarations
         WHERE max_slots IS NOT NULL AND (
             key_pattern = {key}
@@ -88,11 +36,11 @@ EFFECTIVE_CAP: Final = """(
 RATE_RULE: Final = """(
     SELECT * FROM (
         SELECT rate_key AS key_pattern, tokens_per_s AS most, burst, NULL::float8 AS floor,
-            NULL::float8 AS down, NULL::float8 AS doubles_s, 'operator' AS source, 0 AS rank
+            NULL::float8 AS down, NULL::float8 AS doubles_s, 0 AS rank
         FROM rate_limits
         WHERE right(rate_key, 1) = '*' AND starts_with({key}, left(rate_key, -1))
         UNION ALL
-        SELECT key_pattern, min(per_s), min(burst), min(floor_per_s), min(down), max(doubles_s), 'declared', 1
+        SELECT key_pattern, min(per_s), min(burst), min(floor_per_s), min(down), max(doubles_s), 1
         FROM limit_declarations
         WHERE per_s IS NOT NULL AND (
             key_pattern = {key}

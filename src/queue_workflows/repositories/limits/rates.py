@@ -62,7 +62,9 @@ WITH kept AS MATERIALIZED (
             ELSE kept.tokens_per_s END AS per_s,
         CASE WHEN kept.updated_by IS NULL
             THEN COALESCE(
-                GREATEST(rule.burst * rule.share, LEAST(rule.burst, GREATEST(1, %(cost)s::float8))),
+                CASE WHEN rule.share < 1
+                    THEN GREATEST(rule.burst * rule.share, LEAST(rule.burst, GREATEST(1, %(cost)s::float8)))
+                    ELSE rule.burst END,
                 %(burst)s::float8, kept.burst
             )
             ELSE kept.burst END AS burst

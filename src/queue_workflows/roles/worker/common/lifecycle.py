@@ -56,7 +56,7 @@ class WorkerOptions:
     schema_wait_s: float = 60.0
     health: tuple[str, int] | None = None
     health_file: Path | None = None
-    # The wiring, in whose name this process declares limits; else the one that the settings name.
+    # This process declares limits in the name of this wiring; else of the one that the settings name.
     app: str | None = None
 
 
