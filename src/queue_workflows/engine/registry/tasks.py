@@ -83,13 +83,31 @@ class IngestTask(Generic[P, R]):
         return str(getattr(self, "__qualname__", self.name))
 
     @property
-    def declared(self) -> dict[str, Any] | None:
-        """The key of a limit and the lock that each of its jobs has; None if it has neither."""
-        lock, computes = self.defaults.get("host_lock"), self.limit_key_of is not None
-        key = checks.exclusive_key(self.defaults.get("exclusive"), self.defaults.get("limit_key"))
-        if key is None and lock is None and not computes:
-            return None
-        return {"task_name": self.name, "limit_key": key, "computes_key": computes, "host_lock": lock}
+    def has_key(self) -> bool:
+        """Whether its jobs count against a limit."""
+        return self.limit_key_of is not None or not {"exclusive", "limit_key"}.isdisjoint(self.defaults)
+
+    @property
+    def has_lock(self) -> bool:
+        """Whether its jobs need a lock of their machine."""
+        return "host_lock" in self.defaults
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The key of a limit and the lock that each of its jobs has, whoever enqueues it."""
+        computes = self.limit_key_of is not None
+        return {
+            "task_name": self.name,
+            "limit_key": None if computes else self.key_of({}),
+            "computes_key": computes,
+            "host_lock": self.defaults.get("host_lock"),
+        }
+
+    def key_of(self, args: dict[str, Any]) -> str | None:
+        """The key of a job with these arguments, as its task has it."""
+        if self.limit_key_of is not None:
+            return self._limit_key(self.limit_key_of, args)
+        return checks.exclusive_key(self.defaults.get("exclusive"), self.defaults.get("limit_key"))
 
     def job(self, args: dict[str, Any] | None = None, **options: Unpack[EnqueueOptions]) -> NewIngestJob:
         """A job for `enqueue_many`, with options of its own."""
@@ -204,6 +222,8 @@ class TaskRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[IngestTask[..., Any], Work]] = {}
+        # Those whose jobs have a key or a lock that a producer may not know of.
+        self.with_options: dict[str, IngestTask[..., Any]] = {}
 
     def register(
         self,
@@ -273,6 +293,9 @@ class TaskRegistry:
                     advice="give one of them another name",
                 )
             self._known[name] = (task, work)
+            self.with_options.pop(name, None)
+            if task.has_key or task.has_lock:
+                self.with_options[name] = task
         return task
 
     def task(
@@ -341,7 +364,7 @@ class TaskRegistry:
 
     def declared(self) -> list[dict[str, Any]]:
         """What tasks say of their jobs that others depend on: keys of limits, and locks."""
-        return [words for name in self.names() if (words := self._known[name][0].declared) is not None]
+        return [task.declared for _, task in sorted(self.with_options.items())]
 
 
 _tasks: Final = TaskRegistry()
