@@ -57,12 +57,12 @@ GRANT INSERT (run_id, node_id, payload, submitted_by), SELECT (id) ON workflow_i
 
 
 -- Worker: claims, runs and finishes jobs of either family, and sweeps up after other workers. It changes what became
--- of a job, never what was asked for, but that a job which begins has the rules of its function. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
+-- of a job, never what was asked for, but that a job which begins has the rules of its function, its key and its lock. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
 
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
     claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result,
-    max_crashes, at_most_once, max_attempts, begun_generation
+    max_crashes, at_most_once, max_attempts, begun_generation, limit_key, host_lock
 ) ON ingest_jobs TO qwf_worker;
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,

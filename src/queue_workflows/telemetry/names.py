@@ -146,6 +146,13 @@ FIGURES: Final = (
     Metric("qwf.schedules", "gauge", "{schedule}", "Schedules by state: on, paused, late.", ("state",)),
     Metric("qwf.schedules.lag", "gauge", "s", "How late the latest tick is that no scheduler has made."),
     Metric(
+        "qwf.limits.lowered",
+        "gauge",
+        "1",
+        "What limits that adapt have come down to: a cap in slots, a rate per second; of 50 keys at most.",
+        ("kind", "key"),
+    ),
+    Metric(
         "qwf.jobs.stored",
         "gauge",
         "{row}",

@@ -179,7 +179,7 @@ def _forecast(one: KeyForecast) -> list[str]:
 def clear(
     invocation: Invocation, *, key: str, rate: bool, actor: str, reason: str | None, as_json: bool
 ) -> ExitCode:
-    """Take the limit of KEY back, so that the longest pattern holds that it matches, or none."""
+    """Take the limit of KEY back: what code declares holds, else the longest pattern, or none."""
     with operators_connection(invocation) as connection:
         if rate:
             return clear_rate(connection, key, actor=actor, reason=reason, as_json=as_json)

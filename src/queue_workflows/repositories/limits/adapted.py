@@ -89,6 +89,22 @@ FROM adapted_limits AS adapted CROSS JOIN LATERAL {cap_rule} AS rule
 WHERE adapted.limit_key = ANY (%(keys)s::text[]) AND adapted.kind = 'cap' AND rule.floor IS NOT NULL
     AND qwf_cap(adapted.limit_key) < rule.most
 """.replace("{cap_rule}", CAP_RULE.replace("{key}", "adapted.limit_key"))
+# What is below what is declared, at this moment.
+LOWERED: Final = (
+    """
+SELECT adapted.limit_key, 'cap', qwf_cap(adapted.limit_key)::float8
+FROM adapted_limits AS adapted CROSS JOIN LATERAL {cap_rule} AS rule
+WHERE adapted.kind = 'cap' AND rule.floor IS NOT NULL AND qwf_cap(adapted.limit_key) < rule.most
+UNION ALL
+SELECT adapted.limit_key, 'rate', {grown}
+FROM adapted_limits AS adapted CROSS JOIN LATERAL {rate_rule} AS rule
+WHERE adapted.kind = 'rate' AND rule.floor IS NOT NULL AND {grown} < rule.most
+ORDER BY 1, 2
+LIMIT %(limit)s::bigint
+""".replace("{cap_rule}", CAP_RULE.replace("{key}", "adapted.limit_key"))
+    .replace("{rate_rule}", RATE_RULE.replace("{key}", "adapted.limit_key"))
+    .replace("{grown}", GROWN)
+)
 
 
 class Lowered(NamedTuple):
@@ -112,6 +128,10 @@ class AdaptedRepository:
             "age_s": min(max(0.0, age_s), check.LONGEST_S),
         }
         return [Lowered(*row) for row in self._sql.rows(LOWER, params)]
+
+    def lowered(self, *, limit: int = 100) -> list[Lowered]:
+        """The limits that are lower at this moment than they are declared, by key."""
+        return [Lowered(*row) for row in self._sql.rows(LOWERED, {"limit": limit})]
 
     def from_caps(self, keys: Iterable[str]) -> dict[str, int]:
         """What the caps of these keys grow back to, of those that are lower now."""

@@ -12,6 +12,7 @@ of the longest pattern; the caller's; the one that it was last used by.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from queue_workflows.errors import PayloadError
 from queue_workflows.models.rules import MOST_TOKENS as MOST
 from queue_workflows.repositories.limits.in_force import RATE_RULE, UNADAPTED
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
@@ -194,6 +196,33 @@ SELECT COALESCE(max(rate_key), ''), count(*) FROM part
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM rate_limits WHERE rate_key = %(rate_key)s::text")
 
 
+# What apps declare of rates, the stricter of several, with what a rate that adapts has come down to.
+DECLARED: Final = """
+SELECT declared.key_pattern, min(declared.per_s), min(declared.burst),
+    array_agg(declared.owner ORDER BY declared.owner), bool_or(declared.floor_per_s IS NOT NULL),
+    count(DISTINCT (declared.per_s, declared.burst)) > 1, statement_timestamp()
+FROM limit_declarations AS declared
+WHERE declared.per_s IS NOT NULL
+    AND (cardinality(%(keys)s::text[]) = 0 OR declared.key_pattern = ANY (%(keys)s::text[]))
+    AND declared.key_pattern > %(after)s::text
+GROUP BY declared.key_pattern
+ORDER BY declared.key_pattern
+LIMIT %(limit)s::bigint
+"""
+
+
+class DeclaredRate(NamedTuple):
+    """A rate as apps declare it: the strictest of theirs; `is_disputed` where they do not say the same."""
+
+    key: str
+    per_s: float
+    burst: float
+    owners: list[str]
+    adapts: bool
+    is_disputed: bool
+    now: datetime
+
+
 class Rule(NamedTuple):
     """So many tokens a second, and how many are there at most."""
 
@@ -291,6 +320,11 @@ class RateRepository(Repository["RateLimit"]):
     def fetch(self, rate_key: str) -> RateLimit | None:
         """The bucket, or the pattern's rule, of exactly these words."""
         return self._first(FETCH, {"rate_key": rate_key})
+
+    def declared(self, keys: Sequence[str] = (), *, limit: int = 100, after: str = "") -> list[DeclaredRate]:
+        """What apps declare of these keys, or of the next ones."""
+        params = {"keys": texts(keys), "after": after, "limit": limit}
+        return [DeclaredRate(*row) for row in self._sql.rows(DECLARED, params)]
 
     def now(self) -> datetime:
         """The moment, by the clock that buckets go by, also within a transaction."""
