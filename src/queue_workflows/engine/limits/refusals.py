@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -55,11 +56,13 @@ def asks_for_less(exc: BaseException) -> bool:
 
 
 def _has_status(exc: BaseException) -> bool:
-    for where in (exc, getattr(exc, "response", None)):
-        for name in _STATUS:
-            status = getattr(where, name, None)
-            if isinstance(status, int) and status in ASKS_FOR_LESS:
-                return True
+    # What an exception's own attributes do when they are looked at is not ours to bear.
+    with suppress(Exception):
+        for where in (exc, getattr(exc, "response", None)):
+            for name in _STATUS:
+                status = getattr(where, name, None)
+                if isinstance(status, int) and status in ASKS_FOR_LESS:
+                    return True
     return False
 
 
