@@ -43,7 +43,7 @@ def rate_now(conn: psycopg.Connection) -> float:
         "SELECT value * 2 ^ (extract(epoch FROM now() - lowered_at) / doubles_s) FROM adapted_limits"
         " WHERE limit_key = 'server' AND kind = 'rate'"
     ).fetchone()
-    return CEILING if found is None else min(CEILING, float(found[0]))
+    return CEILING if found is None else min(float(CEILING), float(found[0]))
 
 
 def test_a_rate_settles_near_what_the_server_bears(conn: psycopg.Connection, qwf_dsn: str) -> None:

@@ -42,4 +42,4 @@ def cap(conn: psycopg.Connection, key: str) -> int | None:
 def rule(conn: psycopg.Connection, key: str, own: Rule | None = None) -> tuple[float, float] | None:
     """The rate that a take of the key goes by; `own` is what the job's code says."""
     taken = RateRepository(conn).take(key, 1, rule=own)
-    return taken and tuple(taken.rule)
+    return None if taken is None else (taken.rule.per_s, taken.rule.burst)

@@ -23,6 +23,7 @@ from queue_workflows.repositories.explain.explain_job import (
     Limit,
 )
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
+from queue_workflows.repositories.limits.adapted import FROM_CAPS
 from queue_workflows.repositories.limits.caps import EFFECTIVE, SLOTS_OF_KEY, in_force
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import COUNTED
@@ -273,7 +274,12 @@ def _by_job(rows: Rows) -> Mapping[int, list[AuditLog]]:
     return entries
 
 
-_OF_KEYS: Final = {"caps": EFFECTIVE_OF_EACH, "slots": SLOTS_OF_KEYS, "lanes": BEFORE_EACH_IN_LANE}
+_OF_KEYS: Final = {
+    "caps": EFFECTIVE_OF_EACH,
+    "slots": SLOTS_OF_KEYS,
+    "lanes": BEFORE_EACH_IN_LANE,
+    "lowered": FROM_CAPS,
+}
 
 
 class _Rare:
@@ -298,6 +304,7 @@ class _Rare:
         }
         read = read_together(conn, NODE.table, reads, params) if reads else {}
         self._caps = dict(_keyed(_LIMITS, read.get("caps", ()), 1))
+        self._lowered: dict[str, int] = {key: int(most) for key, most in read.get("lowered", ())}
         self._slots = _SLOTS.load(read.get("slots", ()))
         self._before = {job_id: int(count) for job_id, count in read.get("lanes", ())}
         self._programs = dict(_keyed(_BINARIES, read.get("programs", ()), 2))
@@ -314,7 +321,7 @@ class _Rare:
             return None
         before = self._before.get(job.id, 0) if job.hold_reason == LIMIT_FULL else 0
         slots = [slot for slot in self._slots if slot.limit_key == key]
-        return Limit(in_force(self._caps.get((key,)), key), slots, before)
+        return Limit(in_force(self._caps.get((key,)), key), slots, before, self._lowered.get(key))
 
     def binary(self, job: WorkflowNodeJob) -> Binary | None:
         """The program that it waits for."""
