@@ -148,9 +148,16 @@ FIGURES: Final = (
     Metric(
         "qwf.limits.lowered",
         "gauge",
+        "{limit}",
+        "Limits that adapt and are lower than they are declared, by kind: cap, rate.",
+        ("kind",),
+    ),
+    Metric(
+        "qwf.limits.share",
+        "gauge",
         "1",
-        "What limits that adapt have come down to: a cap in slots, a rate per second; of 50 keys at most.",
-        ("kind", "key"),
+        "What the lowest of these has come down to, as a share of what is declared.",
+        ("kind",),
     ),
     Metric(
         "qwf.jobs.stored",

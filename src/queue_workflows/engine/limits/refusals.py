@@ -13,13 +13,15 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
 from queue_workflows.engine.limits.wait_loop import Ask, Procedure
 from queue_workflows.engine.outcomes import PutBack, RetryAfter
-from queue_workflows.repositories.limits.adapted import AdaptedRepository, Lowered
+
+if TYPE_CHECKING:
+    from queue_workflows.repositories.limits.adapted import Lowered
 
 _log = logging.getLogger(__name__)
 
@@ -104,4 +106,7 @@ def lowering(unadapted: UnadaptedKeys, keys: Iterable[str], age_s: float) -> Pro
 
 
 def _lower(keys: list[str], age_s: float, connection: psycopg.Connection[Any]) -> list[Lowered]:
+    # Most workers are never refused, and each would load it.
+    from queue_workflows.repositories.limits.adapted import AdaptedRepository
+
     return AdaptedRepository(connection).lower(keys, age_s=age_s)

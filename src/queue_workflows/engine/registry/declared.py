@@ -17,7 +17,6 @@ import psycopg
 from psycopg import errors
 
 from queue_workflows.engine.registry.tasks import TaskRegistry, current_tasks
-from queue_workflows.repositories.limits.adapted import AdaptedRepository
 from queue_workflows.repositories.limits.declarations import LimitDeclarationRepository
 
 if TYPE_CHECKING:
@@ -71,12 +70,19 @@ class LimitDeclaring:
             declared = repository.declare(self._owner, digest, limits=self._limits, tasks=tasks)
             if not declared.done:
                 return _NEXT_TRY_S
-            AdaptedRepository(connection).forget()
+            _forget_unadapted(connection)
             _log.info("declared %d limits and %d tasks of %s", len(self._limits), len(tasks), self._owner)
             for key in declared.gone:
                 _log.info("the limit of %s is not declared by %s any more", key, self._owner)
         self._has_begun = True
         return EVERY_S
+
+
+def _forget_unadapted(connection: psycopg.Connection[Any]) -> None:
+    """What is declared no more holds no limit down; imported for a new version alone."""
+    from queue_workflows.repositories.limits.adapted import AdaptedRepository
+
+    AdaptedRepository(connection).forget()
 
 
 def _digest(words: object) -> str:

@@ -92,11 +92,11 @@ WHERE adapted.limit_key = ANY (%(keys)s::text[]) AND adapted.kind = 'cap' AND ru
 # What is below what is declared, at this moment.
 LOWERED: Final = (
     """
-SELECT adapted.limit_key, 'cap', qwf_cap(adapted.limit_key)::float8
+SELECT adapted.limit_key, 'cap', qwf_cap(adapted.limit_key)::float8, rule.most::float8
 FROM adapted_limits AS adapted CROSS JOIN LATERAL {cap_rule} AS rule
 WHERE adapted.kind = 'cap' AND rule.floor IS NOT NULL AND qwf_cap(adapted.limit_key) < rule.most
 UNION ALL
-SELECT adapted.limit_key, 'rate', {grown}
+SELECT adapted.limit_key, 'rate', {grown}, rule.most
 FROM adapted_limits AS adapted CROSS JOIN LATERAL {rate_rule} AS rule
 WHERE adapted.kind = 'rate' AND rule.floor IS NOT NULL AND {grown} < rule.most
 ORDER BY 1, 2
@@ -113,6 +113,8 @@ class Lowered(NamedTuple):
     key: str
     kind: str
     value: float | None
+    # What is declared, where that was asked for.
+    most: float | None = None
 
 
 class AdaptedRepository:
