@@ -78,6 +78,8 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Co
             connection.execute(
                 "DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [list(TABLES)]
             )
+        # Planned once a session.
+        connection.execute("SELECT qwf_cap('k0')")
         yield connection
         connection.execute(f"TRUNCATE ingest_jobs; {CLEAR_LIMITS}")
         for table in TABLES:

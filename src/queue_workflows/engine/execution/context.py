@@ -126,7 +126,6 @@ class JobContext(Limited):
         self._on_progress = on_progress
         self._windows = windows
         self._clock = clock
-        self._began_at = clock()
         if job.cancel_requested_at is not None:
             self.stop(Stop.CANCEL)
 

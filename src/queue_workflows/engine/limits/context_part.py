@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.engine.limits.host_lock_in_job import Locked
@@ -55,7 +56,6 @@ class Limited(ABC):
     observed: Unobserved = UNOBSERVED
     _windows: Windows | None = None
     _clock: Callable[[], float]
-    _began_at: float
     # The rate that it took from last, when it began to use what it shares, and the windows that an exception
     # has left.
     _rate: str | None = None
@@ -163,8 +163,13 @@ class Limited(ABC):
             return None
         left = self._left_by[1] if self._left_by is not None and self._left_by[0] in (exc, verdict) else ()
         keys = {self.job.limit_key, *left, rate or self._rate} - {None}
-        age_s = self._clock() - (self._began_at if self._used_at is None else self._used_at)
-        return Refused(frozenset(keys), age_s, rate, getattr(verdict, "delay_s", 0.0))
+        return Refused(frozenset(keys), self._since, rate, getattr(verdict, "delay_s", 0.0))
+
+    @property
+    def _since(self) -> datetime | float:
+        """When that began which a server refuses: so many seconds ago, or the moment of the claim."""
+        began: datetime = self.job.started_at
+        return began if self._used_at is None else self._clock() - self._used_at
 
     def heed(self, refused: Refused) -> None:
         """Ask less of what was asked too much."""
@@ -180,7 +185,7 @@ class Limited(ABC):
             if refused.rate is not None:
                 yield from penalizing(refused.rate, refused.delay_s, None)
         finally:
-            yield from lowering(unadapted, refused.keys, refused.age_s)
+            yield from lowering(unadapted, refused.keys, refused.since)
 
     @contextmanager
     def waiting(self, what: Awaited | None) -> Iterator[Callable[[], None]]:
@@ -242,5 +247,4 @@ class Limited(ABC):
 
     def _slowing(self, key: str, seconds: float, rule: Rule | None) -> Procedure[None]:
         yield from penalizing(key, seconds, rule)
-        age_s = self._clock() - (self._began_at if self._used_at is None else self._used_at)
-        yield from lowering(self._reach().unadapted, [key], age_s)
+        yield from lowering(self._reach().unadapted, [key], self._since)

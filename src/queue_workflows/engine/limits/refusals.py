@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,10 +36,10 @@ _MOST_BELIEVED: Final = 1_000
 
 
 class Refused(NamedTuple):
-    """What was asked too much: the keys, and how long ago that had begun; a rate to block for a while."""
+    """What was asked too much: the keys, and since when, or how long ago; a rate to block for a while."""
 
     keys: frozenset[str]
-    age_s: float
+    since: datetime | float
     rate: str | None = None
     delay_s: float = 0.0
 
@@ -90,12 +91,12 @@ class UnadaptedKeys:
             self._until.update((key, until) for key in asked if key not in adapting)
 
 
-def lowering(unadapted: UnadaptedKeys, keys: Iterable[str], age_s: float) -> Procedure[None]:
+def lowering(unadapted: UnadaptedKeys, keys: Iterable[str], since: datetime | float) -> Procedure[None]:
     """Lower the limits of these keys that adapt."""
     asked = unadapted.without(keys)
     if not asked:
         return
-    found: list[Lowered] = yield Ask(partial(_lower, asked, age_s))
+    found: list[Lowered] = yield Ask(partial(_lower, asked, since))
     unadapted.learn(asked, {one.key for one in found})
     for one in found:
         if one.value is not None:
@@ -105,8 +106,11 @@ def lowering(unadapted: UnadaptedKeys, keys: Iterable[str], age_s: float) -> Pro
             )
 
 
-def _lower(keys: list[str], age_s: float, connection: psycopg.Connection[Any]) -> list[Lowered]:
+def _lower(keys: list[str], since: datetime | float, connection: psycopg.Connection[Any]) -> list[Lowered]:
     # Most workers are never refused, and each would load it.
     from queue_workflows.repositories.limits.adapted import AdaptedRepository
 
-    return AdaptedRepository(connection).lower(keys, age_s=age_s)
+    adapted = AdaptedRepository(connection)
+    if isinstance(since, datetime):
+        return adapted.lower(keys, since=since)
+    return adapted.lower(keys, age_s=since)

@@ -25,7 +25,7 @@ def lacking(jobs: Sequence[Any], tasks: Tasks) -> list[Any]:
 
 
 def options_of(jobs: Sequence[Any], tasks: Tasks) -> tuple[list[Options], Faults]:
-    """What these jobs should have; those whose key cannot be made of their arguments may not run."""
+    """What these jobs should have; one with a key that cannot be made of its arguments may not run."""
     found: list[Options] = []
     faults: dict[int, UnusableRow] = {}
     for job in jobs:

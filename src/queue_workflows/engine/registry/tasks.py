@@ -94,7 +94,7 @@ class IngestTask(Generic[P, R]):
 
     @property
     def declared(self) -> dict[str, Any]:
-        """The key of a limit and the lock that each of its jobs has, whoever enqueues it."""
+        """The key of a limit and the lock that each of its jobs has, from whatever producer."""
         computes = self.limit_key_of is not None
         return {
             "task_name": self.name,
@@ -222,7 +222,7 @@ class TaskRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[IngestTask[..., Any], Work]] = {}
-        # Those whose jobs have a key or a lock that a producer may not know of.
+        # The tasks of which all jobs have a key or a lock that a producer may not know of.
         self.with_options: dict[str, IngestTask[..., Any]] = {}
 
     def register(

@@ -10,6 +10,7 @@ many jobs that are refused at once lower a limit once.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from queue_workflows.repositories.limits.in_force import CAP_RULE, GROWN, RATE_RULE
@@ -43,16 +44,18 @@ WITH given AS MATERIALIZED (
     SELECT ruled.*, LEAST(ruled.most, {grown}) AS value
     FROM ruled LEFT JOIN adapted_limits AS adapted
         ON adapted.limit_key = ruled.key AND adapted.kind = ruled.kind
-    WHERE COALESCE(
-        adapted.lowered_at < statement_timestamp() - make_interval(secs => %(age_s)s::float8), true
-    )
+    WHERE COALESCE(adapted.lowered_at < COALESCE(
+        %(since)s::timestamptz, statement_timestamp() - make_interval(secs => %(age_s)s::float8)
+    ), true)
 ), lowered AS (
     INSERT INTO adapted_limits (limit_key, kind, value, doubles_s, lowered_at)
     SELECT key, kind, GREATEST(floor, value * down), doubles_s, statement_timestamp() FROM as_it_is
     ORDER BY key, kind
     ON CONFLICT (limit_key, kind) DO UPDATE SET
         value = EXCLUDED.value, doubles_s = EXCLUDED.doubles_s, lowered_at = EXCLUDED.lowered_at
-    WHERE adapted_limits.lowered_at < EXCLUDED.lowered_at - make_interval(secs => %(age_s)s::float8)
+    WHERE adapted_limits.lowered_at < COALESCE(
+        %(since)s::timestamptz, EXCLUDED.lowered_at - make_interval(secs => %(age_s)s::float8)
+    )
     RETURNING limit_key, kind, value
 )
 SELECT ruled.key, ruled.kind, lowered.value
@@ -123,10 +126,13 @@ class AdaptedRepository:
     def __init__(self, conn: Handle) -> None:
         self._sql = Statements(conn, "adapted_limits")
 
-    def lower(self, keys: Iterable[str], *, age_s: float) -> list[Lowered]:
-        """Lower what adapts of these keys; all that do. What was refused had begun `age_s` ago."""
+    def lower(
+        self, keys: Iterable[str], *, age_s: float = 0.0, since: datetime | None = None
+    ) -> list[Lowered]:
+        """Lower what adapts of these keys; all that do. What was refused began `since`, or `age_s` ago."""
         params = {
             "keys": texts(sorted({check.limit_key(key) for key in keys})),
+            "since": since,
             "age_s": min(max(0.0, age_s), check.LONGEST_S),
         }
         return [Lowered(*row) for row in self._sql.rows(LOWER, params)]

@@ -126,7 +126,7 @@ class LimitLine:
     """A key or pattern; `is_own` says that its cap was set for just it, not for a pattern that it matches.
 
     `max_slots` is None where it has no cap; `waiting` is not counted beyond some thousand. `source` says
-    whose word the cap is: `operator`, `declared` or `default`; `declared` is what each app says of the key or
+    from where the cap is: `operator`, `declared` or `default`; `declared` is what each app says of the key or
     of the pattern that holds. A cap that has adapted is less than `adapts_from`, since `lowered_at`.
     """
 
@@ -146,7 +146,7 @@ class LimitLine:
 
     @property
     def said_by(self) -> str | None:
-        """Whose word the cap is: an operator's name, or the apps that declare it."""
+        """From where the cap is: an operator's name, or the apps that declare it."""
         if self.source == "declared":
             return f"declared by {', '.join(dict.fromkeys(str(one['owner']) for one in self.declared))}"
         return self.updated_by

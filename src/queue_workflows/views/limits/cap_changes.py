@@ -49,7 +49,7 @@ def clear_cap(connection: psycopg.Connection[Any], key: str, *, actor: str, reas
 
 
 def _declared(line: LimitLine) -> str | None:
-    """Who declares the key's own cap, where code does."""
+    """Which apps declare the key's own cap, where code does."""
     return line.said_by if line.is_own and line.source == "declared" else None
 
 

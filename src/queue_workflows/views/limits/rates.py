@@ -33,7 +33,7 @@ class RateList:
     lowered: Mapping[str, float] = field(default_factory=dict)
 
     def said_by(self, row: RateLimit) -> str | None:
-        """Whose word the rate is: an operator's name, or the apps that declare it."""
+        """From where the rate is: an operator's name, or the apps that declare it."""
         one = self.declared.get(row.rate_key)
         if row.updated_by is not None or one is None:
             return row.updated_by
