@@ -166,8 +166,8 @@ def test_refusals_of_one_moment_lower_once(conn: psycopg.Connection, qwf_dsn: st
     for thread in threads:
         thread.join()
     assert LimitLineRepository(conn).of("a").max_slots == 32
-    ((key, kind, value),) = AdaptedRepository(conn).lower(["a", "b"], age_s=0)
-    assert (key, kind, value) == ("a", "cap", pytest.approx(16, rel=0.1))
+    (one,) = AdaptedRepository(conn).lower(["a", "b"], age_s=0)
+    assert (one.key, one.kind, one.value) == ("a", "cap", pytest.approx(16, rel=0.1))
 
 
 def test_each_key_of_a_pattern_adapts_by_itself(conn: psycopg.Connection) -> None:

@@ -23,7 +23,7 @@ import inspect
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import copy_context
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from queue_workflows.config import InvokeContext
 from queue_workflows.engine.execution.callable import Work
@@ -31,7 +31,6 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.invoke_context import invocation
 from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.engine.limits.refusals import Refused
 from queue_workflows.engine.outcomes import (
     Abandoned,
     Cancelled,
@@ -54,6 +53,9 @@ from queue_workflows.errors import LeaseLost, PayloadError, RefError, UnusableRo
 from queue_workflows.repositories.claims.end import ERROR_TEXT, error_entry
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.limits.refusals import Refused
 
 _NO_SECRETS: Final = Redactor()
 _LIMITS: Final = PayloadLimits()

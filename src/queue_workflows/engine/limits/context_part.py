@@ -8,11 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.engine.limits.host_lock_in_job import Locked
 from queue_workflows.engine.limits.rates import MAX_WAIT_S, Grant, penalizing, rule_of, taking, wish
-from queue_workflows.engine.limits.refusals import Refused, asks_for_less, lowering
 from queue_workflows.engine.limits.wait_loop import Awaited, Procedure, Wait, refuse_in_event_loop
 from queue_workflows.engine.limits.windows import Window, Windows
 from queue_workflows.engine.outcomes import RetryAfter
@@ -21,6 +20,9 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories.limits.rates import Rule
 from queue_workflows.repositories.sql import checks
 from queue_workflows.telemetry.names import LIMIT_WAIT, LOCK_WAIT, RATE_SLEEP
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.limits.refusals import Refused
 
 _METRICS: Final = {Wait.RATE: RATE_SLEEP, Wait.LIMIT: LIMIT_WAIT, Wait.HOST_LOCK: LOCK_WAIT}
 
@@ -158,8 +160,11 @@ class Limited(ABC):
 
         `verdict` is that of the exceptions in a group which counts.
         """
+        # Most jobs end as they should, and most workers would load it for nothing.
+        from queue_workflows.engine.limits.refusals import Refused, asks_for_less
+
         rate = verdict.penalize if isinstance(verdict, RetryAfter) else None
-        if self._windows is None or not (rate is not None or asks_for_less(verdict)):
+        if rate is None and (self._windows is None or not asks_for_less(verdict)):
             return None
         left = self._left_by[1] if self._left_by is not None and self._left_by[0] in (exc, verdict) else ()
         keys = {self.job.limit_key, *left, rate or self._rate} - {None}
@@ -180,6 +185,8 @@ class Limited(ABC):
         await self._reach().calls.run_async(self, self._heeding(refused))
 
     def _heeding(self, refused: Refused) -> Procedure[None]:
+        from queue_workflows.engine.limits.refusals import lowering
+
         unadapted = self._reach().unadapted
         try:
             if refused.rate is not None:
@@ -246,5 +253,7 @@ class Limited(ABC):
         return self._slowing(key, float(seconds), rule_of(per_s, burst))
 
     def _slowing(self, key: str, seconds: float, rule: Rule | None) -> Procedure[None]:
+        from queue_workflows.engine.limits.refusals import lowering
+
         yield from penalizing(key, seconds, rule)
         yield from lowering(self._reach().unadapted, [key], self._since)

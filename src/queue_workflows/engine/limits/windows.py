@@ -20,17 +20,16 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
-from queue_workflows.engine.limits.refusals import UnadaptedKeys
 from queue_workflows.engine.limits.wait_loop import (
     Ask,
     Awaited,
@@ -50,6 +49,9 @@ from queue_workflows.repositories.sql import checks
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import JobFamily
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.limits.refusals import UnadaptedKeys
 
 FIRST_LOOK_S: Final = 0.01
 LONGEST_LOOK_S: Final = 0.25
@@ -78,8 +80,14 @@ class Windows:
         self.lease_s = lease_s
         self.clock = clock
         self.line = Line()
-        self.unadapted = UnadaptedKeys(clock)
         self.rng = Random()  # noqa: S311
+
+    @cached_property
+    def unadapted(self) -> UnadaptedKeys:
+        """The keys that need not be asked about; made by the first job that is refused."""
+        from queue_workflows.engine.limits.refusals import UnadaptedKeys
+
+        return UnadaptedKeys(self.clock)
 
     def opening(
         self, waiter: Waiter, wants: Sequence[Want], max_wait_s: float

@@ -21,9 +21,7 @@ from typing import Any, NamedTuple, TypedDict
 import psycopg
 
 from queue_workflows.engine.execution.guards import HeldJob
-from queue_workflows.engine.registry.lacking_options import lacking, options_of
 from queue_workflows.engine.telemetry import count_claimed, count_ended, count_held
-from queue_workflows.repositories.claims.declared_options import fill_options
 from queue_workflows.repositories.claims.end import Ended, Ending, error_entry
 from queue_workflows.repositories.claims.sweep import RECLAIMED_AT_ONCE
 from queue_workflows.repositories.claims.unusable_rows import Faults, failures_of, faults_of
@@ -264,8 +262,7 @@ class ClaimSession:
 
     def must_ask(self, claimed: list[ClaimedJob], faults: Faults) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
-        tasks = self._terms.tasks
-        return bool(faults or self._kept.late or _needy(claimed) or (tasks and lacking(claimed, tasks)))
+        return bool(faults or self._kept.late or _needy(claimed) or self._lacking(claimed))
 
     def begun(self, claimed: list[ClaimedJob], faults: Faults | None = None) -> list[ClaimedJob]:
         """The jobs of a claim that may run; asks only if some have a key, or a slot is to be given back.
@@ -277,19 +274,29 @@ class ClaimSession:
             self._slot_claims.free_late()
         if faults := faults_of(claimed) if faults is None else faults:
             claimed = self._without(claimed, faults)
-        if self._terms.tasks:
-            claimed = self._with_options(claimed)
+        if lacking := self._lacking(claimed):
+            claimed = self._with_options(claimed, lacking)
         jobs = self._with_what_they_need(claimed) if _needy(claimed) else claimed
         count_claimed(jobs)
         if len(jobs) < len(claimed):
             count_held(claimed, len(claimed) - len(jobs))
         return jobs
 
-    def _with_options(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+    def _lacking(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+        """The jobs that may not have what their tasks say of all of theirs."""
+        if not self._terms.tasks:
+            return []
+        # For workers that have such tasks alone.
+        from queue_workflows.engine.registry.lacking_options import lacking
+
+        return lacking(claimed, self._terms.tasks)
+
+    def _with_options(self, claimed: list[ClaimedJob], lacking: list[ClaimedJob]) -> list[ClaimedJob]:
         """The jobs with the keys and locks that their tasks say, where their producers did not know these."""
-        if not (jobs := lacking(claimed, self._terms.tasks)):
-            return claimed
-        options, faults = options_of(jobs, self._terms.tasks)
+        from queue_workflows.engine.registry.lacking_options import options_of
+        from queue_workflows.repositories.claims.declared_options import fill_options
+
+        options, faults = options_of(lacking, self._terms.tasks)
         if faults:
             claimed = self._without(claimed, faults)
         if not options:
