@@ -33,11 +33,15 @@ def set_cap(
     connection: psycopg.Connection[Any], key: str, most: int, *, actor: str, reason: str | None
 ) -> CapChange:
     """Let at most so many jobs hold a key at once."""
-    before = LimitLineRepository(connection).of(key)
-    LimitRepository(connection).set(key, most, actor=actor, reason=reason)
-    admitted = admit_matching(connection, key)
-    was = before.max_slots if before.is_own else None
-    return CapChange(key, most, was, admitted, _declared(before))
+    limits = LimitRepository(connection)
+    was, declared_by = limits.fetch(key), None
+    most_before = None if was is None else was.max_slots
+    if was is None:
+        before = LimitLineRepository(connection).of(key)
+        most_before = before.max_slots if before.is_own else None
+        declared_by = _declared(before)
+    limits.set(key, most, actor=actor, reason=reason)
+    return CapChange(key, most, most_before, admit_matching(connection, key), declared_by)
 
 
 def clear_cap(connection: psycopg.Connection[Any], key: str, *, actor: str, reason: str | None) -> CapChange:
