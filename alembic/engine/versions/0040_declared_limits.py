@@ -59,11 +59,15 @@ $$
 """
 # Of the jobs of one statement those whose task says a key or a lock that they do not: it becomes theirs. As
 # many as find room stay in the queue, the others go into their key's lane, as those of a producer that knows
-# the task do. With the rights of the owner, so that no producer has to read what is declared.
+# the task do. With the rights of the owner, so that no producer has to read what is declared. A producer at
+# SERIALIZABLE would come to depend on it: its jobs get what they lack from the worker that claims them.
 DECLARED_OPTIONS = """
 CREATE OR REPLACE FUNCTION qwf_declared_options() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 BEGIN
+    IF current_setting('transaction_isolation') = 'serializable' THEN
+        RETURN NULL;
+    END IF;
     IF NOT EXISTS (SELECT FROM task_declarations WHERE limit_key IS NOT NULL OR host_lock IS NOT NULL) THEN
         RETURN NULL;
     END IF;
@@ -77,8 +81,7 @@ BEGIN
         END
     FROM (
         SELECT keyed.id, keyed.limit_key, keyed.host_lock, CASE
-            WHEN NOT keyed.is_new OR keyed.status <> 'queued'
-                OR current_setting('transaction_isolation') = 'serializable' THEN false
+            WHEN NOT keyed.is_new OR keyed.status <> 'queued' THEN false
             WHEN keyed.nth > {front} THEN true
             ELSE keyed.nth > qwf_front_room(keyed.queue, keyed.limit_key, {front})
         END AS laned

@@ -68,19 +68,12 @@ def by_a_plain_insert(conn: psycopg.Connection, task: str) -> None:
     conn.execute("INSERT INTO ingest_jobs (task_name, queue) VALUES (%s, 'fetch')", [task])
 
 
-def in_a_serializable_transaction(conn: psycopg.Connection, task: str) -> None:
-    with conn.transaction():
-        conn.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-        by_name(conn, task)
-
-
 WAYS = [
     by_name,
     by_name_with_a_dedupe_key,
     in_bulk,
     by_the_function,
     by_a_plain_insert,
-    in_a_serializable_transaction,
 ]
 
 
@@ -164,6 +157,21 @@ def test_the_worker_that_claims_fills_in_what_was_not_known(
         ("fetch", "scheduled", "limit_full", "host:a", 3),
         ("plain", "running", None, None, 1),
     ]
+
+
+def test_a_serializable_producer_depends_on_nothing(
+    conn: psycopg.Connection, tasks: TaskRegistry, qwf_dsn: str
+) -> None:
+    """It does not read what is declared; the worker fills the key in."""
+    declare(conn, tasks)
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        by_name(conn, "fetch")
+        locks = conn.execute("SELECT relation::regclass::text FROM pg_locks WHERE mode = 'SIReadLock'")
+        assert "task_declarations" not in {name for (name,) in locks}
+    assert there(conn) == {"fetch": (None, None)}
+    with hand(qwf_dsn, "h:fetch:1", tasks=tasks) as worker:
+        assert [job.limit_key for job in worker.claim(1)] == ["host:a"]
 
 
 def test_a_key_of_the_arguments_is_made_by_the_worker(
