@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
+from support.servers.polite_tasks import CEILING
 from support.servers.refusing import Bears, refusing_server
 from support.stages.declaring import EMPTY_LIMITS
-from support.tasks.polite_tasks import CEILING
 
 from queue_workflows import NewIngestJob
 from queue_workflows.config import reset_config
@@ -51,7 +51,7 @@ def test_a_rate_settles_near_what_the_server_bears(conn: psycopg.Connection, qwf
     with refusing_server() as bears:
         bears.per_s = BORNE_PER_S
         enqueue(conn, "ask", bears, 2_000)
-        with running_worker(qwf_dsn, "--concurrency", "16", QWF_APP="support.tasks.polite_tasks"):
+        with running_worker(qwf_dsn, "--concurrency", "16", QWF_APP="support.servers.polite_tasks"):
             until(lambda: bears.accepted >= 4 * BORNE_PER_S)
             accepted, refused = bears.accepted, bears.refused
             until(lambda: bears.accepted >= accepted + 4 * BORNE_PER_S)
@@ -66,7 +66,7 @@ def test_a_cap_settles_near_what_the_server_bears(conn: psycopg.Connection, qwf_
     with refusing_server(takes_s=0.02) as bears:
         bears.at_once = BORNE_AT_ONCE
         enqueue(conn, "sit", bears, 3_000)
-        with running_worker(qwf_dsn, "--concurrency", "16", QWF_APP="support.tasks.polite_tasks"):
+        with running_worker(qwf_dsn, "--concurrency", "16", QWF_APP="support.servers.polite_tasks"):
             until(lambda: bears.refused > 0 and bears.accepted >= 50)
             accepted, refused = bears.accepted, bears.refused
             until(lambda: bears.accepted >= accepted + 100)
