@@ -28,7 +28,6 @@ from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
-from queue_workflows.repositories.limits.adapted import AdaptedRepository
 from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import LimitLineRepository
@@ -245,8 +244,7 @@ class ExplainingRepository:
         if job.hold_reason == LIMIT_FULL:
             lines = LimitLineRepository(self._conn)
             before = lines.before_in_lane(family.table, key, job.queue, job.priority, job.position)
-        limit, slots = limits.held(key)
-        adapts_from = None if limit is None else AdaptedRepository(self._conn).from_caps([key]).get(key)
+        limit, slots, adapts_from = limits.held(key)
         return Limit(limit, slots, before, adapts_from)
 
 

@@ -141,10 +141,6 @@ class AdaptedRepository:
         """The limits that are lower at this moment than they are declared, by key."""
         return [Lowered(*row) for row in self._sql.rows(LOWERED, {"limit": limit})]
 
-    def from_caps(self, keys: Iterable[str]) -> dict[str, int]:
-        """What the caps of these keys grow back to, of those that are lower now."""
-        return dict(self._sql.rows(FROM_CAPS, {"keys": texts(sorted(set(keys)))}))  # type: ignore[arg-type]
-
     def forget(self) -> int:
         """Delete what holds nothing down any more; how many."""
         return len(self._sql.rows(FORGET, {}))

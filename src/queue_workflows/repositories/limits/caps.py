@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.columns import TYPES
-from queue_workflows.repositories.limits.in_force import UNADAPTED
+from queue_workflows.repositories.limits.in_force import CAP_RULE, UNADAPTED
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
@@ -94,9 +94,13 @@ WHERE limit_key = %(limit_key)s::text AND lease_expires_at > statement_timestamp
 ORDER BY slot
 """)
 
-# Both of a key, in one statement.
+# Both of a key, in one statement, and what a cap that adapts was lowered from.
 HELD: Final = f"""
-SELECT cap.*, held.* FROM (SELECT) AS look
+SELECT (
+    SELECT rule.most FROM {CAP_RULE.replace("{key}", "%(limit_key)s::text")} AS rule
+    WHERE rule.floor IS NOT NULL AND cap.max_slots < rule.most
+), cap.*, held.*
+FROM (SELECT) AS look
 LEFT JOIN ({EFFECTIVE}) AS cap ON true
 LEFT JOIN ({SLOTS_OF_KEY}) AS held ON true
 """  # noqa: S608
@@ -145,14 +149,15 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
         found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
         return in_force(found, limit_key)
 
-    def held(self, limit_key: str) -> tuple[ConcurrencyLimit | None, list[LimitSlot]]:
-        """What `effective` and `slots` say of a key, in one statement."""
-        rows = self._sql.rows(HELD, {"limit_key": check.limit_key(limit_key)})
+    def held(self, limit_key: str) -> tuple[ConcurrencyLimit | None, list[LimitSlot], int | None]:
+        """What `effective` and `slots` say of a key, and from what it has adapted, in one statement."""
+        read = self._sql.rows(HELD, {"limit_key": check.limit_key(limit_key)})
+        adapts_from, rows = read[0][0], [row[1:] for row in read]
         width = len(rows[0]) - len(TYPES[_SLOTS.name])
         caps = [row[:width] for row in rows[:1] if row[0] is not None]
         found = self._table.load(caps)[0] if caps else None
         slots = _SLOTS.load([row[width:] for row in rows if row[width] is not None])
-        return in_force(found, limit_key), sorted(slots, key=lambda one: one.slot)
+        return in_force(found, limit_key), sorted(slots, key=lambda one: one.slot), adapts_from
 
     def slots(
         self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)
