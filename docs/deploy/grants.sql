@@ -6,7 +6,8 @@ BEGIN;
 REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history, queue_schema_version
+    app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
+    host_hardware, host_hardware_history, queue_schema_version
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
@@ -20,6 +21,8 @@ GRANT EXECUTE ON FUNCTION
     qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued(), qwf_wake_dispatch(), qwf_wake_watcher(),
     qwf_wake_waiting(), qwf_front_room(text, text, integer)
 TO qwf_orchestrator, qwf_worker, qwf_producer;
+-- Whoever takes slots of a limit, or shows it.
+GRANT EXECUTE ON FUNCTION qwf_cap(text) TO qwf_orchestrator, qwf_worker, qwf_reader;
 
 
 -- Reader: dashboards, `qwf explain`. Sees payloads, writes nothing.
@@ -27,7 +30,8 @@ TO qwf_orchestrator, qwf_worker, qwf_producer;
 GRANT SELECT ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history
+    app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
+    host_hardware, host_hardware_history
 TO qwf_reader;
 
 
@@ -57,12 +61,12 @@ GRANT INSERT (run_id, node_id, payload, submitted_by), SELECT (id) ON workflow_i
 
 
 -- Worker: claims, runs and finishes jobs of either family, and sweeps up after other workers. It changes what became
--- of a job, never what was asked for, but that a job which begins has the rules of its function. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
+-- of a job, never what was asked for, but that a job which begins has the rules of its function, its key and its lock. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
 
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
     claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result,
-    max_crashes, at_most_once, max_attempts, begun_generation
+    max_crashes, at_most_once, max_attempts, begun_generation, limit_key, host_lock
 ) ON ingest_jobs TO qwf_worker;
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
@@ -83,6 +87,11 @@ GRANT SELECT ON worker_control, worker_control_clock, concurrency_limits TO qwf_
 GRANT SELECT, INSERT (rate_key, tokens_per_s, burst, tokens), UPDATE (
     tokens_per_s, burst, tokens, refilled_at, blocked_until
 ) ON rate_limits TO qwf_worker;
+-- What its code declares of limits and tasks, in the name of its app, and what limits have adapted to. What an operator
+-- sets is not its to say.
+GRANT SELECT, INSERT, UPDATE, DELETE ON
+    app_declarations, limit_declarations, task_declarations, adapted_limits
+TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE ON machines, binaries TO qwf_worker;
 -- A record that nothing could be made of is told so beside it.
 GRANT SELECT, INSERT, UPDATE (warning) ON hook_records TO qwf_worker;
@@ -115,7 +124,8 @@ GRANT INSERT (
 GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
-    schedules, hook_records, machines, binaries, host_hardware, host_hardware_history
+    app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
+    host_hardware, host_hardware_history
 TO qwf_orchestrator;
 -- What was done stays written.
 GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;

@@ -116,11 +116,13 @@ if TYPE_CHECKING:
         enqueue_ingest_job,
         enqueue_many,
     )
+    from queue_workflows.settings.declared_limits import Adaptive, Rate
     from queue_workflows.workflow.document.load import Document, load_document
 
     __version__: str
 
 __all__ = [
+    "Adaptive",
     "BinaryRepository",
     "Cancelled",
     "ConfigurationError",
@@ -162,6 +164,7 @@ __all__ = [
     "PayloadError",
     "QueueSnapshot",
     "QwfError",
+    "Rate",
     "RateRepository",
     "RecordContext",
     "RefError",
@@ -343,6 +346,7 @@ _HOMES: Final = {
         "enqueue_ingest_job",
         "enqueue_many",
     ),
+    "settings.declared_limits": ("Adaptive", "Rate"),
     "workflow.document.load": ("Document", "load_document"),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}

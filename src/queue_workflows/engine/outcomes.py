@@ -71,6 +71,10 @@ class RetryAfter(Exception):
         return f"again in {self.delay_s:g} s" + (f": {self.reason}" if self.reason else "")
 
 
+class PutBack(RetryAfter):
+    """Raised by the engine for a job that waited in vain for others of ours: no server has asked for less."""
+
+
 def _delay_of(value: str, now: datetime) -> float | None:
     if value.strip().isascii() and value.strip().isdigit():
         return float(value)

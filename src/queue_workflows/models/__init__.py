@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from queue_workflows.models.tables import (
+        AdaptedLimit,
+        AppDeclaration,
         AuditLog,
         Base,
         Binary,
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
         HostHardware,
         HostHardwareHistory,
         IngestJob,
+        LimitDeclaration,
         LimitSlot,
         Machine,
         RateLimit,
         Schedule,
+        TaskDeclaration,
         WorkerControl,
         WorkerControlClock,
         WorkerHeartbeat,
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AdaptedLimit",
+    "AppDeclaration",
     "AuditLog",
     "Base",
     "Binary",
@@ -45,10 +51,12 @@ __all__ = [
     "HostHardware",
     "HostHardwareHistory",
     "IngestJob",
+    "LimitDeclaration",
     "LimitSlot",
     "Machine",
     "RateLimit",
     "Schedule",
+    "TaskDeclaration",
     "WorkerControl",
     "WorkerControlClock",
     "WorkerHeartbeat",

@@ -9,6 +9,19 @@ from collections.abc import Mapping
 from typing import Final
 
 TYPES: Final[Mapping[str, Mapping[str, str]]] = {
+    "adapted_limits": {
+        "limit_key": "TEXT",
+        "kind": "TEXT",
+        "value": "FLOAT(53)",
+        "doubles_s": "FLOAT(53)",
+        "lowered_at": "TIMESTAMP WITH TIME ZONE",
+    },
+    "app_declarations": {
+        "owner": "TEXT",
+        "declaration": "TEXT",
+        "declared_until": "TIMESTAMP WITH TIME ZONE",
+        "declared_at": "TIMESTAMP WITH TIME ZONE",
+    },
     "audit_log": {
         "id": "BIGINT",
         "at": "TIMESTAMP WITH TIME ZONE",
@@ -115,6 +128,17 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "started_at": "TIMESTAMP WITH TIME ZONE",
         "finished_at": "TIMESTAMP WITH TIME ZONE",
     },
+    "limit_declarations": {
+        "key_pattern": "TEXT",
+        "owner": "TEXT",
+        "max_slots": "INTEGER",
+        "per_s": "FLOAT(53)",
+        "burst": "FLOAT(53)",
+        "floor_slots": "INTEGER",
+        "floor_per_s": "FLOAT(53)",
+        "down": "FLOAT(53)",
+        "doubles_s": "FLOAT(53)",
+    },
     "limit_slots": {
         "limit_key": "TEXT",
         "slot": "INTEGER",
@@ -165,6 +189,13 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "declared_by": "TEXT",
         "declaration": "TEXT",
         "declared_until": "TIMESTAMP WITH TIME ZONE",
+    },
+    "task_declarations": {
+        "task_name": "TEXT",
+        "owner": "TEXT",
+        "limit_key": "TEXT",
+        "computes_key": "BOOLEAN",
+        "host_lock": "TEXT",
     },
     "worker_control": {
         "host_label": "TEXT",

@@ -1,4 +1,4 @@
-"""Keyed limits: leased slots and token buckets."""
+"""Keyed limits: what is declared and set, leased slots, token buckets, and limits that adapt."""
 
 from __future__ import annotations
 
@@ -104,6 +104,110 @@ class RateLimit(Base):
     )
 
 
+UNUSABLE_APP: Final = {
+    "owner": rules.no_text("owner"),
+    "declaration": rules.no_text("declaration"),
+    "declared_until": rules.no_moment("declared_until"),
+}
+# What no worker could go by.
+UNUSABLE_DECLARED: Final = {
+    "key_pattern": rules.no_key_pattern("key_pattern"),
+    "owner": rules.no_text("owner"),
+    "says": "max_slots IS NULL AND per_s IS NULL",
+    "max_slots": "COALESCE(max_slots < 0, false)",
+    "rate": "(per_s IS NULL) <> (burst IS NULL)"
+    f" OR COALESCE(NOT (per_s > 0 AND per_s <= {rules.MOST_TOKENS:.0f}"
+    f" AND burst > 0 AND burst <= {rules.MOST_TOKENS:.0f}), false)",
+    "adapts": "(down IS NULL) <> (floor_slots IS NULL AND floor_per_s IS NULL)"
+    " OR (down IS NULL) <> (doubles_s IS NULL)"
+    " OR COALESCE(NOT (down > 0 AND down < 1 AND doubles_s > 0 AND doubles_s <= 86400), false)",
+    "floors": "COALESCE(NOT floor_slots BETWEEN 1 AND max_slots, floor_slots IS NOT NULL)"
+    " OR COALESCE(NOT (floor_per_s > 0 AND floor_per_s <= per_s), floor_per_s IS NOT NULL)",
+}
+UNUSABLE_TASK: Final = {
+    "task_name": rules.no_text("task_name"),
+    "owner": rules.no_text("owner"),
+    "limit_key": f"COALESCE({rules.no_limit_key('limit_key')}, false)",
+    "host_lock": f"COALESCE({rules.no_host_lock('host_lock')}, false)",
+}
+UNUSABLE_ADAPTED: Final = {
+    "limit_key": rules.no_limit_key("limit_key"),
+    "kind": "kind NOT IN ('cap', 'rate')",
+    "value": f"NOT (value > 0 AND value <= {rules.MOST_TOKENS:.0f} AND doubles_s > 0 AND doubles_s <= 86400)",
+    "lowered_at": rules.no_moment("lowered_at"),
+}
+
+
+class AppDeclaration(Base):
+    """The version of a host app that is in force, and until when one of its processes vouches for it.
+
+    What it declares of limits and of tasks is in the two tables below.
+    """
+
+    __tablename__ = "app_declarations"
+
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    # A digest of all that is declared.
+    declaration: Mapped[str]
+    declared_until: Mapped[datetime]
+    declared_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = tuple(checks(rules.conditions(UNUSABLE_APP)))
+
+
+class LimitDeclaration(Base):
+    """What one host app declares of a key or pattern in its code; of several the stricter holds.
+
+    A cap, a rate or both, and how they adapt: `down` times itself when a server asks for less, never below
+    the floor, and back to what is declared by doubling every `doubles_s` seconds.
+    """
+
+    __tablename__ = "limit_declarations"
+
+    key_pattern: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    max_slots: Mapped[int | None] = mapped_column(Integer)
+    per_s: Mapped[float | None] = mapped_column(Float(53))
+    burst: Mapped[float | None] = mapped_column(Float(53))
+    floor_slots: Mapped[int | None] = mapped_column(Integer)
+    floor_per_s: Mapped[float | None] = mapped_column(Float(53))
+    down: Mapped[float | None] = mapped_column(Float(53))
+    doubles_s: Mapped[float | None] = mapped_column(Float(53))
+
+    __table_args__ = tuple(checks(rules.conditions(UNUSABLE_DECLARED)))
+
+
+class TaskDeclaration(Base):
+    """What a task's own code says of its jobs that others depend on, for producers that do not import it.
+
+    With `computes_key` the key is made of a job's arguments, by the worker that claims it.
+    """
+
+    __tablename__ = "task_declarations"
+
+    task_name: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    limit_key: Mapped[str | None]
+    computes_key: Mapped[bool] = mapped_column(server_default=text("false"))
+    host_lock: Mapped[str | None]
+
+    __table_args__ = tuple(checks(rules.conditions(UNUSABLE_TASK)))
+
+
+class AdaptedLimit(Base):
+    """A key's cap or rate as it was lowered last; from then on it grows with time, and nobody writes that."""
+
+    __tablename__ = "adapted_limits"
+
+    limit_key: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[float] = mapped_column(Float(53))
+    doubles_s: Mapped[float] = mapped_column(Float(53))
+    lowered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = tuple(checks(rules.conditions(UNUSABLE_ADAPTED)))
+
+
 store_with(
     LimitSlot,
     fillfactor=60,
@@ -116,3 +220,5 @@ store_with(
     autovacuum_vacuum_scale_factor=0,
     autovacuum_vacuum_threshold=500,
 )
+for _seldom in (AppDeclaration, LimitDeclaration, TaskDeclaration, AdaptedLimit):
+    store_with(_seldom, fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500)

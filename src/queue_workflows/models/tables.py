@@ -12,13 +12,23 @@ from queue_workflows.models.base import Base
 from queue_workflows.models.hardware import HostHardware, HostHardwareHistory
 from queue_workflows.models.hooks import Binary, HookRecord, Machine
 from queue_workflows.models.ingest_jobs import IngestJob
-from queue_workflows.models.limits import ConcurrencyLimit, LimitSlot, RateLimit
+from queue_workflows.models.limits import (
+    AdaptedLimit,
+    AppDeclaration,
+    ConcurrencyLimit,
+    LimitDeclaration,
+    LimitSlot,
+    RateLimit,
+    TaskDeclaration,
+)
 from queue_workflows.models.node_jobs import WorkflowDispatchEvent, WorkflowNodeJob
 from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowNode, WorkflowRun
 from queue_workflows.models.schedules import Schedule
 from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerControlClock, WorkerHeartbeat
 
 __all__ = [
+    "AdaptedLimit",
+    "AppDeclaration",
     "AuditLog",
     "Base",
     "Binary",
@@ -27,10 +37,12 @@ __all__ = [
     "HostHardware",
     "HostHardwareHistory",
     "IngestJob",
+    "LimitDeclaration",
     "LimitSlot",
     "Machine",
     "RateLimit",
     "Schedule",
+    "TaskDeclaration",
     "WorkerControl",
     "WorkerControlClock",
     "WorkerHeartbeat",

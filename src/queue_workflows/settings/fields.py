@@ -293,6 +293,15 @@ class Settings(BaseSettings):
         "How much more of a GPU's memory than before its worker may be in use then, in MB.",
     )
 
+    limits: Annotated[Mapping[str, Any], NoDecode] = Field(
+        {},
+        description="Caps and rates of keys that this host app declares; a file has a table `[limits]`.",
+        json_schema_extra={
+            "allowed": "`key=cap` and `key=rate` pairs, as in `host:*=4,unpaywall=10/s`",
+            "default": "none",
+        },
+    )
+
     payload_max_bytes: int = _whole(
         16_777_216, 1024, 134_217_728, "Largest JSON payload of one row, in UTF-8 bytes."
     )
@@ -350,6 +359,16 @@ class Settings(BaseSettings):
             return {queue.strip(): lease.strip() for queue, _, lease in pairs}
         if isinstance(value, Mapping) and any(isinstance(lease, bool) for lease in value.values()):
             raise ValueError("a truth value")
+        return value
+
+    @field_validator("limits", mode="before")
+    @classmethod
+    def _read_limits(cls, value: Any) -> Any:
+        """Imported here, as most processes declare none; what is wrong with a key is told by its name."""
+        if isinstance(value, str | Mapping) and value:
+            from queue_workflows.settings.declared_limits import declared_limits, limits_in
+
+            return declared_limits(limits_in(value) if isinstance(value, str) else value)
         return value
 
     @field_validator("hook_dirs", mode="before")

@@ -224,6 +224,11 @@ def _validated(given: Mapping[str, Given], here: Path) -> Settings:
         raise ConfigurationError(
             "; ".join(f"{given[name].label} is not allowed, it must be {allowed(name)}" for name in names)
         ) from None
+    except ConfigurationError as refused:
+        # Of one key of a table, which its own words name.
+        raise ConfigurationError(
+            f"{given['limits'].source.name}: {refused.message}", advice=refused.advice
+        ) from None
     settings._sources.update({name: item.source for name, item in given.items()})
     return settings
 

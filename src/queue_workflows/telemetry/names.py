@@ -146,6 +146,20 @@ FIGURES: Final = (
     Metric("qwf.schedules", "gauge", "{schedule}", "Schedules by state: on, paused, late.", ("state",)),
     Metric("qwf.schedules.lag", "gauge", "s", "How late the latest tick is that no scheduler has made."),
     Metric(
+        "qwf.limits.lowered",
+        "gauge",
+        "{limit}",
+        "Limits that adapt and are lower than they are declared, by kind: cap, rate.",
+        ("kind",),
+    ),
+    Metric(
+        "qwf.limits.share",
+        "gauge",
+        "1",
+        "What the lowest of these has come down to, as a share of what is declared.",
+        ("kind",),
+    ),
+    Metric(
         "qwf.jobs.stored",
         "gauge",
         "{row}",

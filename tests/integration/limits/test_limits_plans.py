@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,9 @@ from support.rows.plans import as_prepared, explain
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import Fence
-from queue_workflows.repositories.claims import sweep
+from queue_workflows.repositories.claims import declared_options, sweep
 from queue_workflows.repositories.jobs import ingest
-from queue_workflows.repositories.limits import lane_turns, lanes, slots
+from queue_workflows.repositories.limits import adapted, lane_turns, lanes, slots
 from queue_workflows.repositories.limits.lane_turns import NEAR, Reached
 from queue_workflows.repositories.limits.lanes import admit_params
 from queue_workflows.repositories.limits.slots import Want
@@ -78,6 +79,8 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Co
             connection.execute(
                 "DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [list(TABLES)]
             )
+        # Planned once a session.
+        connection.execute("SELECT qwf_cap('k0')")
         yield connection
         connection.execute(f"TRUNCATE ingest_jobs; {CLEAR_LIMITS}")
         for table in TABLES:
@@ -120,6 +123,19 @@ def test_renew_and_free(crowded: psycopg.Connection, name: str, count: int) -> N
     held = [slots.Slot(row[0], row[1], JobFamily.INGEST, Fence(*row[2:5]), row[5]) for row in rows]
     params = slots._held(held) | ({"lease_s": 30.0, "relaxed": False} if name == "RENEW" else {})
     check(crowded, getattr(slots, name), params, 40 * count + 20)
+
+
+def test_lower(crowded: psycopg.Connection) -> None:
+    """By the keys that were refused."""
+    params = {"keys": texts(["k7", "k14"]), "age_s": 0.0, "since": None}
+    check(crowded, adapted.LOWER, params, 120)
+
+
+def test_fill(crowded: psycopg.Connection) -> None:
+    """The claimed jobs alone, by their ids."""
+    (job_id,) = crowded.execute("SELECT max(id) FROM ingest_jobs").fetchone() or (0,)
+    options = [{"id": job_id, "attempt": 0, "claimed_by": "w", "limit_key": "k7", "host_lock": None}]
+    check(crowded, declared_options.FILL, {"ids": id_array([job_id]), "options": json.dumps(options)}, 40)
 
 
 @pytest.mark.parametrize("count", [1, 50])

@@ -12,6 +12,7 @@ import psycopg
 from support.rows.jobs import QUEUES, ending
 
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
+from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitRepository, NodeJobRepository
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
@@ -33,6 +34,8 @@ class Hand:
         worker_id: str,
         queue: str,
         lock_dir: Path | None = None,
+        *,
+        tasks: TaskRegistry | None = None,
     ) -> None:
         self.connection = connection
         hooks = HookJobRepository.at(worker_id.partition(":")[0])
@@ -43,6 +46,7 @@ class Hand:
             60.0,
             PayloadLimits(),
             locks=KeptLocks(lock_dir),
+            tasks={} if tasks is None else tasks.with_options,
         )
         self.claim_session = ClaimSession(self.terms, connection)
         self.marks = Marks(0.0)
@@ -79,10 +83,12 @@ def hand(
     family: str = "ingest",
     queue: str | None = None,
     lock_dir: Path | None = None,
+    *,
+    tasks: TaskRegistry | None = None,
 ) -> Iterator[Hand]:
     """A hand on a connection of its own; one lock directory is one host."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        yield Hand(connection, family, worker_id, queue or QUEUES[family], lock_dir)
+        yield Hand(connection, family, worker_id, queue or QUEUES[family], lock_dir, tasks=tasks)
 
 
 def cap(connection: psycopg.Connection, key: str, most: int) -> None:

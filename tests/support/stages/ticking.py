@@ -31,6 +31,7 @@ def pass_once(
             waiter=waiter,
             halt=Halt(waiter.ring),
             declaring=declaring or Declaring(None),
+            declare_limits=lambda _connection: 600.0,
             task_options=options,
         )
         with closing(scheduler):

@@ -40,6 +40,7 @@ GOOD = {
     "host_priority_first": "low",
     "lease_s_by_queue": "fetch=60",
     "budget_s_by_queue": "fetch=60",
+    "limits": "host:*=4,unpaywall=10/s",
     "renew_s": "4",
     "deadman": "no",
 }

@@ -115,7 +115,7 @@ def test_what_the_claim_says_is_what_others_ask_by() -> None:
 
     assert all(claim.CLAIMABLE in one for one in claim.NEXT.values())
     assert " ".join(SHARED_BEFORE.split()) in " ".join(hooks.CLAIM_BEHIND.split())
-    assert IS_PATTERN in rates._PATTERN
+    assert IS_PATTERN in rates.TAKE
     for words in (lanes.IN_LANE, lane_turns.IN_FRONT):
         assert words in nodes._KEYED_BULK.source
         assert words in overview.ONE

@@ -179,7 +179,7 @@ def _forecast(one: KeyForecast) -> list[str]:
 def clear(
     invocation: Invocation, *, key: str, rate: bool, actor: str, reason: str | None, as_json: bool
 ) -> ExitCode:
-    """Take the limit of KEY back, so that the longest pattern holds that it matches, or none."""
+    """Take the limit of KEY back: what code declares holds, else the longest pattern, or none."""
     with operators_connection(invocation) as connection:
         if rate:
             return clear_rate(connection, key, actor=actor, reason=reason, as_json=as_json)
@@ -205,6 +205,6 @@ def _line(line: LimitLine) -> list[str]:
         "-" if is_pattern else str(line.taken),
         "-" if is_pattern else (f"{COUNTED}+" if line.waiting > COUNTED else str(line.waiting)),
         held_by or "-",
-        line.updated_by or "-",
-        line.reason or "-",
+        line.said_by or "-",
+        line.said_of_it or "-",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +11,9 @@ from queue_workflows.cli.shared.operator import print_json, print_table, say
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.limits.rates import RateRepository
-from queue_workflows.views.limits.rate_changes import HOW, per_s_of, shown_rate
-from queue_workflows.views.limits.rates import blocked_s, json_of, read_rates, tokens
+from queue_workflows.settings.declared_limits import per_s_of
+from queue_workflows.views.limits.rate_changes import HOW, shown_rate
+from queue_workflows.views.limits.rates import RateList, blocked_s, json_of, read_rates, tokens
 
 if TYPE_CHECKING:
     from queue_workflows.models import RateLimit
@@ -52,7 +52,7 @@ def list_rates(
 ) -> None:
     """Patterns and buckets, with what is in them."""
     seen = read_rates(connection, keys, limit=limit, after=after)
-    found, now = seen.rates, seen.now
+    found = seen.rates
     if seen.missing:
         say(f"without a rate of its own: {', '.join(map(on_one_line, seen.missing))}")
     if as_json:
@@ -60,7 +60,7 @@ def list_rates(
         return
     print_table(
         ["KEY", "RATE", "BURST", "TOKENS", "BLOCKED FOR", "SET BY", "WHY"],
-        [_line(row, now) for row in found],
+        [_line(seen, row) for row in found],
     )
     if not found and not keys:
         say("no key has a rate")
@@ -68,14 +68,15 @@ def list_rates(
         say(f"there may be more: --after '{on_one_line(found[-1].rate_key)}'")
 
 
-def _line(row: RateLimit, now: datetime) -> list[str]:
+def _line(seen: RateList, row: RateLimit) -> list[str]:
+    now = seen.now
     blocked = blocked_s(row, now)
     return [
         row.rate_key,
-        shown_rate(row.tokens_per_s),
+        shown_rate(seen.per_s(row)),
         f"{row.burst:g}",
         "-" if row.rate_key.endswith("*") else f"{int(tokens(row, now))}",
         f"{blocked:.0f} s" if blocked else "-",
-        row.updated_by or "-",
-        row.reason or "-",
+        seen.said_by(row) or "-",
+        seen.said_of_it(row) or "-",
     ]

@@ -134,6 +134,7 @@ def worker(
         schema_wait_s=schema_wait,
         health=health,
         health_file=health_file,
+        app=invocation.app,
     )
     settings = effective_settings(
         {

@@ -80,6 +80,17 @@ QUARANTINED: Final = """
 SELECT host_label, queue, load ->> 'device' AS device, state_reason AS reason FROM worker_heartbeats
 WHERE state = 'quarantined' ORDER BY host_label, device
 """
+# What several host apps declare, each something else.
+DISPUTED: Final = """
+SELECT 'limit' AS what, key_pattern AS name, array_agg(owner ORDER BY owner) AS owners FROM limit_declarations
+GROUP BY key_pattern
+HAVING count(DISTINCT (max_slots, per_s, burst, floor_slots, floor_per_s, down, doubles_s)) > 1
+UNION ALL
+SELECT 'task', task_name, array_agg(owner ORDER BY owner) FROM task_declarations
+GROUP BY task_name HAVING count(DISTINCT (limit_key, computes_key, host_lock)) > 1
+ORDER BY what, name
+LIMIT 100
+"""
 CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS server"
 
 SESSION_SETTINGS: Final = (
@@ -394,6 +405,24 @@ def _check_devices(patient: Target) -> Check:
     )
 
 
+def _check_declared(patient: Target) -> Check:
+    if patient.row("SELECT to_regclass('task_declarations') IS NULL AS is_missing")["is_missing"]:
+        return Check("declared", Status.SKIP, "needs the schema")
+    found = patient.rows(DISPUTED)
+    if not found:
+        return Check("declared", Status.OK, "no two apps declare different limits", data={"disputed": []})
+    first = found[0]
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    holds = "the stricter holds" if first["what"] == "limit" else f"that of {first['owners'][0]} holds"
+    return Check(
+        "declared",
+        Status.WARN,
+        f"{' and '.join(first['owners'])} declare the {first['what']} {first['name']} differently{more}",
+        f"{holds}; have them say the same",
+        data={"disputed": found},
+    )
+
+
 CHECKS: Final[Mapping[str, Callable[[Target], Check]]] = {
     "server": _check_server,
     "schema": _check_schema,
@@ -409,4 +438,5 @@ CHECKS: Final[Mapping[str, Callable[[Target], Check]]] = {
     "durability": _check_durability,
     "pending restart": _check_pending,
     "devices": _check_devices,
+    "declared": _check_declared,
 }

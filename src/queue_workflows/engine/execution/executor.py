@@ -23,7 +23,7 @@ import inspect
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import copy_context
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from queue_workflows.config import InvokeContext
 from queue_workflows.engine.execution.callable import Work
@@ -53,6 +53,9 @@ from queue_workflows.errors import LeaseLost, PayloadError, RefError, UnusableRo
 from queue_workflows.repositories.claims.end import ERROR_TEXT, error_entry
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.limits.refusals import Refused
 
 _NO_SECRETS: Final = Redactor()
 _LIMITS: Final = PayloadLimits()
@@ -176,7 +179,7 @@ async def perform(
             outcome, slowed = _judged(exc, job, ctx, redactor)
             if slowed is not None:
                 with _tolerated(ctx, slowed):
-                    await ctx.penalize_async(*slowed)
+                    await ctx.heed_async(slowed)
         finally:
             ctx.close()
         return _ended(outcome, ctx, observed, redactor)
@@ -229,7 +232,7 @@ def _outcome_in_thread(  # noqa: PLR0917 - as above
         outcome, slowed = _judged(exc, job, ctx, redactor)
         if slowed is not None:
             with _tolerated(ctx, slowed):
-                ctx.penalize(*slowed)
+                ctx.heed(slowed)
     finally:
         ctx.close()
     return outcome if ctx.stopping is None else _heeding_stop(outcome, ctx, redactor)
@@ -339,10 +342,10 @@ def _check_kind(value: Any, work: Work) -> None:
 
 def _judged(
     exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: Redactor
-) -> tuple[Outcome, tuple[str, float] | None]:
-    """What an exception comes to, and the rate that it slows down; also of one that cannot be looked at."""
+) -> tuple[Outcome, Refused | None]:
+    """What an exception comes to, and the limits that it slows down; also of one that cannot be looked at."""
     try:
-        return _outcome_of(exc, job, ctx, redactor), _slowed_in(exc)
+        return _outcome_of(exc, job, ctx, redactor), ctx.refused(exc, _verdict_in(exc))
     except BaseException as worse:
         kind, raised = type(exc), type(worse).__name__
         said = f"(to look at the exception raised {raised})"
@@ -381,21 +384,14 @@ def _verdict_in(exc: BaseException) -> BaseException:
     return leaves[0] if len(leaves) == 1 else exc
 
 
-def _slowed_in(exc: BaseException) -> tuple[str, float] | None:
-    """The rate that a job named to be slowed down, and for how long."""
-    verdict = _verdict_in(exc)
-    if not isinstance(verdict, RetryAfter) or verdict.penalize is None:
-        return None
-    return verdict.penalize, verdict.delay_s
-
-
 @contextlib.contextmanager
-def _tolerated(ctx: JobContext, slowed: tuple[str, float]) -> Iterator[None]:
-    """Where a rate cannot be slowed down, the job is put back all the same."""
+def _tolerated(ctx: JobContext, slowed: Refused) -> Iterator[None]:
+    """Where a limit cannot be slowed down, the job ends all the same."""
     try:
         yield
     except (Exception, asyncio.CancelledError) as exc:
-        ctx.logger.warning("%s could not be slowed down: %s", slowed[0], " ".join(str(exc).split()))
+        keys = slowed.rate or " and ".join(sorted(slowed.keys))
+        ctx.logger.warning("%s could not be slowed down: %s", keys, " ".join(str(exc).split()))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

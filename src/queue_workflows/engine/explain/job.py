@@ -234,7 +234,18 @@ def _taken(limit: Limit) -> str:
     others = " and others" if len(holders) > _NAMED else ""
     by = f", held by {', '.join(holders[:_NAMED])}{others}" if holders else ""
     most = limit.limit.max_slots if limit.limit else 0
-    return "it is closed, its cap is 0" if most == 0 else f"{len(holders)} of {most} slots are taken{by}"
+    if most == 0:
+        return "it is closed, its cap is 0"
+    return f"{len(holders)} of {most} slots are taken{by}{_lowered(limit)}"
+
+
+def _lowered(limit: Limit) -> str:
+    """What is said of a cap that gives way to a server."""
+    if limit.adapts_from is None:
+        return ""
+    return (
+        f"; its cap is lowered from {limit.adapts_from}, as its server refuses more, and grows back by itself"
+    )
 
 
 def _of_the_run(there: Circumstances) -> Iterator[Reason]:

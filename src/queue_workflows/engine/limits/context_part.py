@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.engine.limits.host_lock_in_job import Locked
 from queue_workflows.engine.limits.rates import MAX_WAIT_S, Grant, penalizing, rule_of, taking, wish
 from queue_workflows.engine.limits.wait_loop import Awaited, Procedure, Wait, refuse_in_event_loop
 from queue_workflows.engine.limits.windows import Window, Windows
+from queue_workflows.engine.outcomes import RetryAfter
 from queue_workflows.engine.telemetry import UNOBSERVED, Unobserved
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.repositories.limits.rates import Rule
 from queue_workflows.repositories.sql import checks
 from queue_workflows.telemetry.names import LIMIT_WAIT, LOCK_WAIT, RATE_SLEEP
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.limits.refusals import Refused
 
 _METRICS: Final = {Wait.RATE: RATE_SLEEP, Wait.LIMIT: LIMIT_WAIT, Wait.HOST_LOCK: LOCK_WAIT}
 
@@ -52,6 +58,11 @@ class Limited(ABC):
     observed: Unobserved = UNOBSERVED
     _windows: Windows | None = None
     _clock: Callable[[], float]
+    # The rate that it took from last, when it began to use what it shares, and the windows that an exception
+    # has left.
+    _rate: str | None = None
+    _used_at: float | None = None
+    _left_by: tuple[BaseException, tuple[str, ...]] | None = None
     _waiting = 0
     _beat_before = -math.inf
 
@@ -73,6 +84,7 @@ class Limited(ABC):
         wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
         calls = self._reach().calls
         taken = calls.run(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        self.uses(key)
         return Grant(wished, taken, self, calls)
 
     async def rate_async(
@@ -88,6 +100,7 @@ class Limited(ABC):
         wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
         calls = self._reach().calls
         taken = await calls.run_async(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        self.uses(key)
         return Grant(wished, taken, self, calls)
 
     def penalize(
@@ -130,6 +143,56 @@ class Limited(ABC):
         )
 
     # What follows is for what waits in the job's name.
+
+    def uses(self, rate: str | None = None) -> None:
+        """Something of a server begins now: with a token of this rate, or in a window."""
+        self._used_at = self._clock()
+        if rate is not None:
+            self._rate = rate
+
+    def left_window(self, exc: BaseException, keys: Sequence[str]) -> None:
+        """An exception has left the window of these keys."""
+        before = self._left_by[1] if self._left_by is not None and self._left_by[0] is exc else ()
+        self._left_by = exc, (*before, *keys)
+
+    def refused(self, exc: BaseException, verdict: BaseException) -> Refused | None:
+        """What of this job's limits was asked too much, as its function raised `exc`; None if nothing was.
+
+        `verdict` is that of the exceptions in a group which counts.
+        """
+        # Most jobs end as they should, and most workers would load it for nothing.
+        from queue_workflows.engine.limits.refusals import Refused, asks_for_less
+
+        rate = verdict.penalize if isinstance(verdict, RetryAfter) else None
+        if rate is None and (self._windows is None or not asks_for_less(verdict)):
+            return None
+        left = self._left_by[1] if self._left_by is not None and self._left_by[0] in (exc, verdict) else ()
+        keys = {self.job.limit_key, *left, rate or self._rate} - {None}
+        return Refused(frozenset(keys), self._since, rate, getattr(verdict, "delay_s", 0.0))
+
+    @property
+    def _since(self) -> datetime | float:
+        """When that began which a server refuses: so many seconds ago, or the moment of the claim."""
+        began: datetime = self.job.started_at
+        return began if self._used_at is None else self._clock() - self._used_at
+
+    def heed(self, refused: Refused) -> None:
+        """Ask less of what was asked too much."""
+        self._reach().calls.run(self, self._heeding(refused))
+
+    async def heed_async(self, refused: Refused) -> None:
+        """`heed` for async code."""
+        await self._reach().calls.run_async(self, self._heeding(refused))
+
+    def _heeding(self, refused: Refused) -> Procedure[None]:
+        from queue_workflows.engine.limits.refusals import lowering
+
+        unadapted = self._reach().unadapted
+        try:
+            if refused.rate is not None:
+                yield from penalizing(refused.rate, refused.delay_s, None)
+        finally:
+            yield from lowering(unadapted, refused.keys, refused.since)
 
     @contextmanager
     def waiting(self, what: Awaited | None) -> Iterator[Callable[[], None]]:
@@ -187,4 +250,10 @@ class Limited(ABC):
     ) -> Procedure[None]:
         checks.limit_key(key)
         checks.seconds_or_none("seconds", seconds, zero=True)
-        return penalizing(key, float(seconds), rule_of(per_s, burst))
+        return self._slowing(key, float(seconds), rule_of(per_s, burst))
+
+    def _slowing(self, key: str, seconds: float, rule: Rule | None) -> Procedure[None]:
+        from queue_workflows.engine.limits.refusals import lowering
+
+        yield from penalizing(key, seconds, rule)
+        yield from lowering(self._reach().unadapted, [key], self._since)

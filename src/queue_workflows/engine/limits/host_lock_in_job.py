@@ -26,7 +26,7 @@ from queue_workflows.engine.limits.wait_loop import (
     Waiter,
     refuse_in_event_loop,
 )
-from queue_workflows.engine.outcomes import RetryAfter
+from queue_workflows.engine.outcomes import PutBack
 from queue_workflows.host.locks.lock import FIRST_LOOK_S, LONGEST_LOOK_S, HostLock
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository, keys_of, lock_of
 
@@ -105,7 +105,7 @@ class Locked:
             left_s = give_up_at - self._clock()
             if left_s <= 0:
                 waited = f"waited {self._max_wait_s:g} s for the host lock {self._name!r}"
-                raise RetryAfter(PUT_BACK_S, waited)
+                raise PutBack(PUT_BACK_S, waited)
             yield Pause(min(look_s * uniform(0.75, 1.25), left_s))  # noqa: S311
             look_s = min(look_s * 2, LONGEST_LOOK_S)
         self._locks.keep(job.fence, lock)

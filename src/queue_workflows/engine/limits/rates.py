@@ -25,7 +25,7 @@ from queue_workflows.engine.limits.wait_loop import (
     Waiter,
     refuse_in_event_loop,
 )
-from queue_workflows.engine.outcomes import RetryAfter
+from queue_workflows.engine.outcomes import PutBack
 from queue_workflows.errors import CostAboveBurst, PayloadError, UnknownRate
 from queue_workflows.repositories.limits.rates import RateRepository, Rule, Taken
 from queue_workflows.repositories.limits.rates import rule as checked_rule
@@ -74,7 +74,7 @@ def taking(wished: Wish) -> Procedure[Taken]:
         if wished.cost > taken.rule.burst:
             raise CostAboveBurst(wished.key, wished.cost, taken.rule.burst)
         if not taken.granted:
-            raise RetryAfter(min(taken.wait_s, checks.LONGEST_S), f"the rate of {wished.key!r} is used up")
+            raise PutBack(min(taken.wait_s, checks.LONGEST_S), f"the rate of {wished.key!r} is used up")
         try:
             yield Pause(taken.wait_s)
         except BaseException:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from enum import Enum
@@ -98,6 +98,10 @@ class Waiter(Protocol):
     def interrupted_by(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]: ...
 
     def waiting(self, what: Awaited | None) -> AbstractContextManager[Callable[[], None]]: ...
+
+    def uses(self, rate: str | None = None) -> None: ...
+
+    def left_window(self, exc: BaseException, keys: Sequence[str]) -> None: ...
 
 
 class DatabaseCalls:

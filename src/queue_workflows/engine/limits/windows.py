@@ -20,10 +20,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
 
@@ -41,7 +41,7 @@ from queue_workflows.engine.limits.wait_loop import (
     Wakeup,
     refuse_in_event_loop,
 )
-from queue_workflows.engine.outcomes import RetryAfter
+from queue_workflows.engine.outcomes import PutBack
 from queue_workflows.errors import PayloadError, WindowOrder
 from queue_workflows.repositories.limits.lanes import LaneRepository
 from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Taken, Want
@@ -49,6 +49,9 @@ from queue_workflows.repositories.sql import checks
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import JobFamily
+
+if TYPE_CHECKING:
+    from queue_workflows.engine.limits.refusals import UnadaptedKeys
 
 FIRST_LOOK_S: Final = 0.01
 LONGEST_LOOK_S: Final = 0.25
@@ -79,6 +82,13 @@ class Windows:
         self.line = Line()
         self.rng = Random()  # noqa: S311
 
+    @cached_property
+    def unadapted(self) -> UnadaptedKeys:
+        """The keys that need not be asked about; made by the first job that is refused."""
+        from queue_workflows.engine.limits.refusals import UnadaptedKeys
+
+        return UnadaptedKeys(self.clock)
+
     def opening(
         self, waiter: Waiter, wants: Sequence[Want], max_wait_s: float
     ) -> Procedure[tuple[Slot, ...]]:
@@ -97,7 +107,7 @@ class Windows:
                 left_s = give_up_at - self.clock()
                 if left_s <= 0:
                     keys = " and ".join(repr(want.key) for want in wants)
-                    raise RetryAfter(PUT_BACK_S, f"waited {max_wait_s:g} s for a window of {keys}")
+                    raise PutBack(PUT_BACK_S, f"waited {max_wait_s:g} s for a window of {keys}")
                 # A job that is not first is rung for when it becomes first.
                 pause_s = look_s * (0.75 + self.rng.random() / 2) if is_first else LONGEST_STAND_S
                 yield Pause(min(pause_s, left_s), bell)
@@ -228,6 +238,8 @@ class Window:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        if exc is not None:
+            self._waiter.left_window(exc, [want.key for want in self._wants])
         procedure = self._left()
         try:
             self._windows.calls.run(self._waiter, procedure)
@@ -246,6 +258,8 @@ class Window:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        if exc is not None:
+            self._waiter.left_window(exc, [want.key for want in self._wants])
         procedure = self._left()
         try:
             await self._windows.calls.run_async(self._waiter, procedure)
@@ -267,6 +281,7 @@ class Window:
 
     def _entered(self, slots: tuple[Slot, ...]) -> None:
         self._slots = slots
+        self._waiter.uses()
         self._token = _AROUND.set((*_AROUND.get(), *(want.key for want in self._wants)))
 
     def _left(self) -> Procedure[None]:

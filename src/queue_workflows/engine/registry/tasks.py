@@ -84,6 +84,33 @@ class IngestTask(Generic[P, R]):
         """Pickled as the module's name for it, like a function."""
         return str(getattr(self, "__qualname__", self.name))
 
+    @property
+    def has_key(self) -> bool:
+        """Whether its jobs count against a limit."""
+        return self.limit_key_of is not None or not {"exclusive", "limit_key"}.isdisjoint(self.defaults)
+
+    @property
+    def has_lock(self) -> bool:
+        """Whether its jobs need a lock of their machine."""
+        return "host_lock" in self.defaults
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The key of a limit and the lock that each of its jobs has, from whatever producer."""
+        computes = self.limit_key_of is not None
+        return {
+            "task_name": self.name,
+            "limit_key": None if computes else self.key_of({}),
+            "computes_key": computes,
+            "host_lock": self.defaults.get("host_lock"),
+        }
+
+    def key_of(self, args: dict[str, Any]) -> str | None:
+        """The key of a job with these arguments, as its task has it."""
+        if self.limit_key_of is not None:
+            return self._limit_key(self.limit_key_of, args)
+        return checks.exclusive_key(self.defaults.get("exclusive"), self.defaults.get("limit_key"))
+
     def job(self, args: dict[str, Any] | None = None, **options: Unpack[EnqueueOptions]) -> NewIngestJob:
         """A job for `enqueue_many`, with options of its own."""
         args = self.converted(args)
@@ -196,6 +223,8 @@ class TaskRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[IngestTask[..., Any], Work]] = {}
+        # The tasks of which all jobs have a key or a lock that a producer may not know of.
+        self.with_options: dict[str, IngestTask[..., Any]] = {}
 
     def register(
         self,
@@ -270,6 +299,9 @@ class TaskRegistry:
             self._known[name] = (task, work)
         if arguments is not None:
             convert_args_of(name, arguments.converted)
+            self.with_options.pop(name, None)
+            if task.has_key or task.has_lock:
+                self.with_options[name] = task
         return task
 
     def task(
@@ -337,6 +369,10 @@ class TaskRegistry:
     def names(self) -> list[str]:
         """Every task that this process knows, sorted."""
         return sorted(self._known)
+
+    def declared(self) -> list[dict[str, Any]]:
+        """What tasks say of their jobs that others depend on: keys of limits, and locks."""
+        return [task.declared for _, task in sorted(self.with_options.items())]
 
 
 _tasks: Final = TaskRegistry()

@@ -90,7 +90,17 @@ def sweep(
     if chance() * _LAPSED_ONE_IN < 1:
         WorkerControlRepository(connection).forget_lapsed(for_s=_FORGOTTEN_AFTER_S)
         SlotRepository(connection).forget(for_s=_FORGOTTEN_AFTER_S)
+        _forget_declared(connection)
     return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
+
+
+def _forget_declared(connection: psycopg.Connection[Any]) -> None:
+    """Forget host apps that have left, and what holds no limit down; imported for this alone."""
+    from queue_workflows.repositories.limits.adapted import AdaptedRepository
+    from queue_workflows.repositories.limits.declarations import LimitDeclarationRepository
+
+    AdaptedRepository(connection).forget()
+    LimitDeclarationRepository(connection).forget()
 
 
 def _see_to_the_silent(

@@ -115,11 +115,15 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a job's limit key is about: what was set for it, its holders, the jobs before it in the lane."""
+    """What a job's limit key is about: what was set for it, its holders, the jobs before it in the lane.
+
+    A cap that has adapted is less than `adapts_from`.
+    """
 
     limit: ConcurrencyLimit | None
     slots: list[LimitSlot]
     before: int = 0
+    adapts_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,8 @@ class ExplainingRepository:
         if job.hold_reason == LIMIT_FULL:
             lines = LimitLineRepository(self._conn)
             before = lines.before_in_lane(family.table, key, job.queue, job.priority, job.position)
-        return Limit(*limits.held(key), before)
+        limit, slots, adapts_from = limits.held(key)
+        return Limit(limit, slots, before, adapts_from)
 
 
 def _judged(family: Family, job: Job) -> tuple[dict[str, str], dict[str, Any]]:

@@ -23,7 +23,8 @@ from queue_workflows.repositories.explain.explain_job import (
     Limit,
 )
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
-from queue_workflows.repositories.limits.caps import SLOTS_OF_KEY, in_force
+from queue_workflows.repositories.limits.adapted import FROM_CAPS
+from queue_workflows.repositories.limits.caps import EFFECTIVE, SLOTS_OF_KEY, in_force
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.limits.overview import COUNTED
 from queue_workflows.repositories.sql.connection import Handle, Rows
@@ -145,16 +146,10 @@ SELECT asked.id AS job_id, {columns} FROM workflow_node_jobs AS asked CROSS JOIN
 ) AS audit_log
 WHERE asked.id = ANY (%(ids)s::bigint[]) AND asked.status = 'running'
 """)
-# The cap of each of some keys, beside the key: its own, else that of the longest pattern.
-EFFECTIVE_OF_EACH: Final = _LIMITS.sql("""
-SELECT wanted.key, {columns} FROM unnest(%(keys)s::text[]) AS wanted (key) CROSS JOIN LATERAL (
-    SELECT * FROM concurrency_limits AS cap
-    WHERE cap.key_pattern = wanted.key
-        OR (right(cap.key_pattern, 1) = '*' AND starts_with(wanted.key, left(cap.key_pattern, -1)))
-    ORDER BY cap.key_pattern = wanted.key DESC, length(cap.key_pattern) DESC
-    LIMIT 1
-) AS concurrency_limits
-""")
+# The cap of each of some keys, beside the key.
+EFFECTIVE_OF_EACH: Final = """
+SELECT wanted.key, cap.* FROM unnest(%(keys)s::text[]) AS wanted (key) CROSS JOIN LATERAL ({cap}) AS cap
+""".replace("{cap}", EFFECTIVE.replace("%(limit_key)s::text", "wanted.key"))
 SLOTS_OF_KEYS: Final = SLOTS_OF_KEY.replace(
     "limit_key = %(limit_key)s::text", "limit_key = ANY (%(keys)s::text[])"
 ).replace("ORDER BY slot", "ORDER BY limit_key, slot")
@@ -279,7 +274,12 @@ def _by_job(rows: Rows) -> Mapping[int, list[AuditLog]]:
     return entries
 
 
-_OF_KEYS: Final = {"caps": EFFECTIVE_OF_EACH, "slots": SLOTS_OF_KEYS, "lanes": BEFORE_EACH_IN_LANE}
+_OF_KEYS: Final = {
+    "caps": EFFECTIVE_OF_EACH,
+    "slots": SLOTS_OF_KEYS,
+    "lanes": BEFORE_EACH_IN_LANE,
+    "lowered": FROM_CAPS,
+}
 
 
 class _Rare:
@@ -304,6 +304,7 @@ class _Rare:
         }
         read = read_together(conn, NODE.table, reads, params) if reads else {}
         self._caps = dict(_keyed(_LIMITS, read.get("caps", ()), 1))
+        self._lowered: dict[str, int] = {key: int(most) for key, most in read.get("lowered", ())}
         self._slots = _SLOTS.load(read.get("slots", ()))
         self._before = {job_id: int(count) for job_id, count in read.get("lanes", ())}
         self._programs = dict(_keyed(_BINARIES, read.get("programs", ()), 2))
@@ -320,7 +321,7 @@ class _Rare:
             return None
         before = self._before.get(job.id, 0) if job.hold_reason == LIMIT_FULL else 0
         slots = [slot for slot in self._slots if slot.limit_key == key]
-        return Limit(in_force(self._caps.get((key,)), key), slots, before)
+        return Limit(in_force(self._caps.get((key,)), key), slots, before, self._lowered.get(key))
 
     def binary(self, job: WorkflowNodeJob) -> Binary | None:
         """The program that it waits for."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.columns import TYPES
+from queue_workflows.repositories.limits.in_force import CAP_RULE, UNADAPTED
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 _TABLE: Final[Table[ConcurrencyLimit]] = Table("concurrency_limits")
 _SLOTS: Final[Table[LimitSlot]] = Table("limit_slots")
 
-# before: what was set until now, for the log. changed: the row as it is now. logged: actor and reason.
-SET: Final = _TABLE.sql("""
+# before: what was set until now, for the log. changed: the row as it is now. unadapted: what had adapted to
+# something else. logged: actor and reason.
+SET: Final = _TABLE.sql(
+    """
 WITH before AS MATERIALIZED (
     SELECT max_slots FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text
 ), changed AS (
@@ -27,6 +30,8 @@ WITH before AS MATERIALIZED (
         max_slots = EXCLUDED.max_slots, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by,
         updated_at = statement_timestamp()
     RETURNING {columns}
+), unadapted AS (
+    {unadapted}
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT updated_by, 'limits.set', 'concurrency_limit', key_pattern, reason,
@@ -34,7 +39,8 @@ WITH before AS MATERIALIZED (
     FROM changed
 )
 SELECT {columns} FROM changed AS concurrency_limits
-""")
+""".replace("{unadapted}", UNADAPTED.replace("{kind}", "cap").replace("{pattern}", "%(key_pattern)s::text"))
+)
 # removed: the limit that goes. logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql("""
 WITH removed AS (
@@ -50,13 +56,29 @@ SELECT {columns} FROM removed AS concurrency_limits
 FETCH: Final = _TABLE.sql(
     "SELECT {columns} FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text"
 )
-# A key's own limit, else that of the longest pattern: no key contains `*`, so a pattern never equals one.
+# The one that holds, as `qwf_cap` finds it: a key's own, else that of the longest pattern. What is declared
+# has no actor.
 EFFECTIVE: Final = _TABLE.sql("""
-SELECT {columns} FROM concurrency_limits
-WHERE key_pattern = %(limit_key)s::text
-    OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
-ORDER BY key_pattern = %(limit_key)s::text DESC, length(key_pattern) DESC
-LIMIT 1
+SELECT {columns} FROM (
+    SELECT key_pattern, qwf_cap(%(limit_key)s::text) AS max_slots, reason, updated_by, updated_at
+    FROM (
+        SELECT key_pattern, reason, updated_by, updated_at,
+            CASE WHEN updated_by = 'qwf' AND reason = 'the default' THEN 2 ELSE 0 END AS rank
+        FROM concurrency_limits
+        WHERE key_pattern = %(limit_key)s::text
+            OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
+        UNION ALL
+        SELECT key_pattern, 'declared by ' || string_agg(owner, ', ' ORDER BY owner), NULL, NULL, 1
+        FROM limit_declarations
+        WHERE max_slots IS NOT NULL AND (
+            key_pattern = %(limit_key)s::text
+            OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
+        )
+        GROUP BY key_pattern
+    ) AS rules
+    ORDER BY key_pattern = %(limit_key)s::text DESC, length(key_pattern) DESC, rank
+    LIMIT 1
+) AS concurrency_limits
 """)
 SLOTS: Final = _SLOTS.sql("""
 SELECT {columns} FROM limit_slots
@@ -72,9 +94,13 @@ WHERE limit_key = %(limit_key)s::text AND lease_expires_at > statement_timestamp
 ORDER BY slot
 """)
 
-# Both of a key, in one statement.
+# Both of a key, in one statement, and what a cap that adapts was lowered from.
 HELD: Final = f"""
-SELECT cap.*, held.* FROM (SELECT) AS look
+SELECT (
+    SELECT rule.most FROM {CAP_RULE.replace("{key}", "%(limit_key)s::text")} AS rule
+    WHERE rule.floor IS NOT NULL AND cap.max_slots < rule.most
+), cap.*, held.*
+FROM (SELECT) AS look
 LEFT JOIN ({EFFECTIVE}) AS cap ON true
 LEFT JOIN ({SLOTS_OF_KEY}) AS held ON true
 """  # noqa: S608
@@ -123,14 +149,15 @@ class LimitRepository(Repository["ConcurrencyLimit"]):
         found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
         return in_force(found, limit_key)
 
-    def held(self, limit_key: str) -> tuple[ConcurrencyLimit | None, list[LimitSlot]]:
-        """What `effective` and `slots` say of a key, in one statement."""
-        rows = self._sql.rows(HELD, {"limit_key": check.limit_key(limit_key)})
+    def held(self, limit_key: str) -> tuple[ConcurrencyLimit | None, list[LimitSlot], int | None]:
+        """What `effective` and `slots` say of a key, and from what it has adapted, in one statement."""
+        read = self._sql.rows(HELD, {"limit_key": check.limit_key(limit_key)})
+        adapts_from, rows = read[0][0], [row[1:] for row in read]
         width = len(rows[0]) - len(TYPES[_SLOTS.name])
         caps = [row[:width] for row in rows[:1] if row[0] is not None]
         found = self._table.load(caps)[0] if caps else None
         slots = _SLOTS.load([row[width:] for row in rows if row[width] is not None])
-        return in_force(found, limit_key), sorted(slots, key=lambda one: one.slot)
+        return in_force(found, limit_key), sorted(slots, key=lambda one: one.slot), adapts_from
 
     def slots(
         self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.limits.lane_turns import ADVANCE, IN_FRONT, LONGEST_FRONT, Reached
-from queue_workflows.repositories.limits.slots import CAP
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.checks import LONGEST_S
 from queue_workflows.repositories.sql.connection import Handle, Statements

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from queue_workflows.repositories.limits.in_force import CAP, CAP_RULE
 from queue_workflows.repositories.limits.lanes import IN_LANE
-from queue_workflows.repositories.limits.slots import CAP
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
@@ -16,20 +16,36 @@ from queue_workflows.repositories.sql.table import LONGEST_PAGE
 COUNTED: Final = 10_000
 HOLDERS_NAMED: Final = 20
 
-# What there is to say of each of some keys; waiting are those in its lanes and those in front.
+# What there is to say of each of some keys; waiting are those in its lanes and those in front. rule: the cap
+# that holds. said: what apps declare of the key or of that pattern, also where an operator said otherwise.
 _SAID: Final = """
-SELECT keys.key, COALESCE(own.max_slots, {cap}), own.key_pattern IS NOT NULL,
+SELECT keys.key, {cap}, rule.key_pattern IS NOT DISTINCT FROM keys.key,
     own.updated_by, own.reason, own.updated_at, held.taken, COALESCE(held.holders, '{}'),
-    {waiting_node} + {waiting_ingest}
-FROM keys LEFT JOIN concurrency_limits AS own ON own.key_pattern = keys.key
+    {waiting_node} + {waiting_ingest},
+    CASE rule.rank WHEN 0 THEN 'operator' WHEN 1 THEN 'declared' WHEN 2 THEN 'default' END,
+    COALESCE(said.declared, '[]'),
+    CASE WHEN rule.floor IS NOT NULL AND adapted.limit_key IS NOT NULL AND {cap} < rule.most
+        THEN rule.most END,
+    adapted.lowered_at
+FROM keys LEFT JOIN LATERAL {cap_rule} AS rule ON true
+LEFT JOIN concurrency_limits AS own ON own.key_pattern = keys.key
+    AND ((own.updated_by = 'qwf' AND own.reason = 'the default') IS NOT TRUE OR rule.rank = 2)
+LEFT JOIN adapted_limits AS adapted ON adapted.limit_key = keys.key AND adapted.kind = 'cap'
+CROSS JOIN LATERAL (
+    SELECT jsonb_agg(jsonb_build_object(
+        'key', key_pattern, 'owner', owner, 'max_slots', max_slots, 'floor', floor_slots
+    ) ORDER BY key_pattern, owner) AS declared
+    FROM limit_declarations
+    WHERE max_slots IS NOT NULL AND key_pattern IN (keys.key, rule.key_pattern)
+) AS said
 CROSS JOIN LATERAL (
     SELECT count(*) AS taken, (array_agg(job_family || ':' || job_id ORDER BY slot))[:{named}] AS holders
     FROM limit_slots WHERE limit_key = keys.key AND lease_expires_at > statement_timestamp()
 ) AS held
 ORDER BY keys.key
 """
-# keys: the next ones that have a limit of their own, a slot that is held, or a lane; those of lanes by jumps
-# through the index.
+# keys: the next ones that have a limit of their own, also a declared one, a slot that is held, or a lane;
+# those of lanes by jumps through the index.
 _PAGE: Final = """
 WITH RECURSIVE node_lane AS ({jumps_node}
 ), ingest_lane AS ({jumps_ingest}
@@ -37,6 +53,12 @@ WITH RECURSIVE node_lane AS ({jumps_node}
     SELECT key FROM (
         (
             SELECT key_pattern AS key FROM concurrency_limits WHERE key_pattern > %(after)s::text
+            ORDER BY key_pattern LIMIT %(limit)s::bigint
+        )
+        UNION
+        (
+            SELECT key_pattern FROM limit_declarations
+            WHERE key_pattern > %(after)s::text AND max_slots IS NOT NULL
             ORDER BY key_pattern LIMIT %(limit)s::bigint
         )
         UNION
@@ -78,6 +100,7 @@ _WAITING: Final = """(
 
 def _written(template: str) -> str:
     sql = template.replace("{cap}", CAP.replace("{key}", "keys.key")).replace("{named}", str(HOLDERS_NAMED))
+    sql = sql.replace("{cap_rule}", CAP_RULE.replace("{key}", "keys.key"))
     for family, table in (("node", "workflow_node_jobs"), ("ingest", "ingest_jobs")):
         for mark, fragment in ((f"{{jumps_{family}}}", _JUMPS), (f"{{waiting_{family}}}", _WAITING)):
             sql = sql.replace(mark, fragment.replace("{table}", table).replace("{lane}", f"{family}_lane"))
@@ -102,7 +125,9 @@ SELECT count(*) FROM (
 class LimitLine:
     """A key or pattern; `is_own` says that its cap was set for just it, not for a pattern that it matches.
 
-    `max_slots` is None where it has no cap; `waiting` is not counted beyond some thousand.
+    `max_slots` is None where it has no cap; `waiting` is not counted beyond some thousand. `source` says
+    from where the cap is: `operator`, `declared` or `default`; `declared` is what each app says of the key or
+    of the pattern that holds. A cap that has adapted is less than `adapts_from`, since `lowered_at`.
     """
 
     key: str
@@ -114,6 +139,37 @@ class LimitLine:
     taken: int
     holders: list[str]
     waiting: int
+    source: str | None = None
+    declared: list[dict[str, Any]] = field(default_factory=list)
+    adapts_from: int | None = None
+    lowered_at: datetime | None = None
+
+    @property
+    def said_by(self) -> str | None:
+        """From where the cap is: an operator's name, or the apps that declare it."""
+        if self.source == "declared":
+            return f"declared by {', '.join(dict.fromkeys(str(one['owner']) for one in self.declared))}"
+        return self.updated_by
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether apps declare different caps of it; the least holds."""
+        by_key: dict[str, set[int]] = {}
+        for one in self.declared:
+            by_key.setdefault(one["key"], set()).add(one["max_slots"])
+        return any(len(caps) > 1 for caps in by_key.values())
+
+    @property
+    def said_of_it(self) -> str | None:
+        """Why it is so: an operator's reason, what the apps that differ declare, from what it has adapted."""
+        parts = [self.reason] if self.reason and self.source != "declared" else []
+        if self.is_disputed:
+            parts.append(", ".join(f"{one['owner']}: {one['max_slots']}" for one in self.declared))
+        elif self.declared and self.source == "operator":
+            parts.append(f"declared: {', '.join(str(one['max_slots']) for one in self.declared)}")
+        if self.adapts_from is not None:
+            parts.append(f"adapts, from {self.adapts_from}")
+        return "; ".join(parts) or None
 
 
 class LimitLineRepository:

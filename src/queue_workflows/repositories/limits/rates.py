@@ -5,19 +5,22 @@ polls, and takers that wait have their turns in the order in which they came. Wh
 refills nothing; blocking it also voids what it gave to takers that have not begun, so its debt is forgiven
 and they take again. `blocked_until` tells them, as it is another one than when they took.
 
-The rule of a key is, the first that there is: its own, set by an operator; that of the longest pattern; the
-caller's; the one that it was last used by.
+The rule of a key is, the first that there is: its own, set by an operator; what host apps declare of it; that
+of the longest pattern; the caller's; the one that it was last used by.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models.rules import MOST_TOKENS as MOST
+from queue_workflows.repositories.limits.in_force import RATE_RULE, UNADAPTED
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.awaitable import awaitable
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
@@ -29,37 +32,45 @@ _TABLE: Final[Table[RateLimit]] = Table("rate_limits")
 # How many buckets one part of the pruning looks at.
 SEEN_AT_ONCE: Final = 10_000
 
-# pattern: the rule of the longest pattern that a key matches, by the words of the index of patterns; no key
-# contains `*`, so a pattern is nobody's bucket.
-_PATTERN: Final = """pattern AS MATERIALIZED (
-    SELECT tokens_per_s, burst FROM rate_limits
-    WHERE right(rate_key, 1) = '*' AND starts_with(%(rate_key)s::text, left(rate_key, -1))
-    ORDER BY length(rate_key) DESC
-    LIMIT 1
-)"""
-
 
 def _written(template: str) -> str:
-    return template.replace("{pattern}", _PATTERN).replace("{asynchronously}", ASYNCHRONOUSLY)
+    return template.replace("{rule}", RATE_RULE.replace("{key}", "%(rate_key)s::text")).replace(
+        "{asynchronously}", ASYNCHRONOUSLY
+    )
 
 
-# kept: the bucket, locked; a statement that comes second waits here. ruled: the rule that holds, and the
-# time, which is read when the lock is held. filled: what is in it by now, as a block lets nothing in.
-# decided: what the cost would have to wait for; what costs more than there can ever be, or would wait for too
-# long, is not taken.
+# kept: the bucket, locked; a statement that comes second waits here. rule: what is declared of the key, or
+# that of the longest pattern, with the share that is left of a rate that adapts: it was lowered, and has
+# grown since. ruled: the rule that holds, and the time, which is read when the lock is held. filled: what is
+# in it by now, as a block lets nothing in. decided: what the cost would have to wait for; what costs more
+# than there can ever be, or would wait for too long, is not taken.
 TAKE: Final = _written("""
 WITH kept AS MATERIALIZED (
     SELECT tokens_per_s, burst, tokens, refilled_at, blocked_until, updated_by FROM rate_limits
     WHERE rate_key = %(rate_key)s::text
     FOR NO KEY UPDATE
-), {pattern}, ruled AS MATERIALIZED (
+), rule AS MATERIALIZED (
+    SELECT most, burst, LEAST(1, grown.value / most) AS share
+    FROM {rule} AS rule LEFT JOIN LATERAL (
+        SELECT value * power(2, LEAST(64, GREATEST(0,
+            extract(epoch FROM statement_timestamp() - lowered_at) / doubles_s))::float8) AS value
+        FROM adapted_limits
+        WHERE limit_key = %(rate_key)s::text AND kind = 'rate' AND rule.floor IS NOT NULL
+    ) AS grown ON true
+), ruled AS MATERIALIZED (
     SELECT kept.tokens, kept.refilled_at, kept.blocked_until, clock_timestamp() AS at,
         CASE WHEN kept.updated_by IS NULL
-            THEN COALESCE(pattern.tokens_per_s, %(per_s)s::float8, kept.tokens_per_s)
+            THEN COALESCE(rule.most * rule.share, %(per_s)s::float8, kept.tokens_per_s)
             ELSE kept.tokens_per_s END AS per_s,
-        CASE WHEN kept.updated_by IS NULL THEN COALESCE(pattern.burst, %(burst)s::float8, kept.burst)
+        CASE WHEN kept.updated_by IS NULL
+            THEN COALESCE(
+                CASE WHEN rule.share < 1
+                    THEN GREATEST(rule.burst * rule.share, LEAST(rule.burst, GREATEST(1, %(cost)s::float8)))
+                    ELSE rule.burst END,
+                %(burst)s::float8, kept.burst
+            )
             ELSE kept.burst END AS burst
-    FROM kept LEFT JOIN pattern ON true
+    FROM kept LEFT JOIN rule ON true
 ), filled AS MATERIALIZED (
     SELECT at, per_s, burst, blocked_until,
         GREATEST(0, extract(epoch FROM blocked_until - at))::float8 AS blocked_s,
@@ -83,10 +94,10 @@ RETURNING %(cost)s::float8 <= decided.burst AND wait_s <= %(max_wait_s)s::float8
 """)
 # A full bucket for a key that has a rule, and none yet.
 CREATE: Final = _written("""
-WITH {pattern}, rule AS (
-    SELECT COALESCE(pattern.tokens_per_s, %(per_s)s::float8) AS per_s,
-        COALESCE(pattern.burst, %(burst)s::float8) AS burst
-    FROM (SELECT) AS always LEFT JOIN pattern ON true
+WITH rule AS (
+    SELECT COALESCE(declared.most, %(per_s)s::float8) AS per_s,
+        COALESCE(declared.burst, %(burst)s::float8) AS burst
+    FROM (SELECT) AS always LEFT JOIN {rule} AS declared ON true
 )
 INSERT INTO rate_limits (rate_key, tokens_per_s, burst, tokens)
 SELECT %(rate_key)s::text, per_s, burst, burst FROM rule WHERE per_s IS NOT NULL
@@ -122,8 +133,9 @@ WHERE rate_key = %(rate_key)s::text
 RETURNING blocked_until
 """
 # before: what held until now, for the log. changed: the rule as it is now; what the bucket gained by the old
-# one is kept, up to the new burst. logged: actor and reason.
-SET: Final = _TABLE.sql("""
+# one is kept, up to the new burst. unadapted: what had adapted to something else. logged: actor and reason.
+SET: Final = _TABLE.sql(
+    """
 WITH before AS MATERIALIZED (
     SELECT tokens_per_s, burst FROM rate_limits WHERE rate_key = %(rate_key)s::text
 ), changed AS (
@@ -138,6 +150,8 @@ WITH before AS MATERIALIZED (
         refilled_at = GREATEST(rate_limits.refilled_at, statement_timestamp()),
         reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by, updated_at = statement_timestamp()
     RETURNING {columns}
+), unadapted AS (
+    {unadapted}
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT updated_by, 'limits.set', 'rate_limit', rate_key, reason, jsonb_build_object(
@@ -146,7 +160,8 @@ WITH before AS MATERIALIZED (
     FROM changed
 )
 SELECT {columns} FROM changed AS rate_limits
-""")
+""".replace("{unadapted}", UNADAPTED.replace("{kind}", "rate").replace("{pattern}", "%(rate_key)s::text"))
+)
 # removed: the rule that goes, and its bucket. logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql("""
 WITH removed AS (
@@ -179,6 +194,33 @@ WITH part AS MATERIALIZED (
 SELECT COALESCE(max(rate_key), ''), count(*) FROM part
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM rate_limits WHERE rate_key = %(rate_key)s::text")
+
+
+# What apps declare of rates, the stricter of several, with what a rate that adapts has come down to.
+DECLARED: Final = """
+SELECT declared.key_pattern, min(declared.per_s), min(declared.burst),
+    array_agg(declared.owner ORDER BY declared.owner), bool_or(declared.floor_per_s IS NOT NULL),
+    count(DISTINCT (declared.per_s, declared.burst)) > 1, statement_timestamp()
+FROM limit_declarations AS declared
+WHERE declared.per_s IS NOT NULL
+    AND (cardinality(%(keys)s::text[]) = 0 OR declared.key_pattern = ANY (%(keys)s::text[]))
+    AND declared.key_pattern > %(after)s::text
+GROUP BY declared.key_pattern
+ORDER BY declared.key_pattern
+LIMIT %(limit)s::bigint
+"""
+
+
+class DeclaredRate(NamedTuple):
+    """A rate as apps declare it: the strictest of theirs; `is_disputed` where they do not say the same."""
+
+    key: str
+    per_s: float
+    burst: float
+    owners: list[str]
+    adapts: bool
+    is_disputed: bool
+    now: datetime
 
 
 class Rule(NamedTuple):
@@ -278,6 +320,11 @@ class RateRepository(Repository["RateLimit"]):
     def fetch(self, rate_key: str) -> RateLimit | None:
         """The bucket, or the pattern's rule, of exactly these words."""
         return self._first(FETCH, {"rate_key": rate_key})
+
+    def declared(self, keys: Sequence[str] = (), *, limit: int = 100, after: str = "") -> list[DeclaredRate]:
+        """What apps declare of these keys, or of the next ones."""
+        params = {"keys": texts(keys), "after": after, "limit": limit}
+        return [DeclaredRate(*row) for row in self._sql.rows(DECLARED, params)]
 
     def now(self) -> datetime:
         """The moment, by the clock that buckets go by, also within a transaction."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
@@ -23,16 +24,6 @@ from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY, per_family
 from queue_workflows.states import JobFamily
 
-# The cap of a key: its own, else that of the longest pattern, else none; 0 closes it. One job at a time has
-# what is exclusive, whatever was set.
-CAP: Final = """LEAST(CASE WHEN starts_with({key}, 'exclusive:') THEN 1 END, COALESCE(
-    (SELECT max_slots FROM concurrency_limits WHERE key_pattern = {key}),
-    (
-        SELECT max_slots FROM concurrency_limits
-        WHERE right(key_pattern, 1) = '*' AND starts_with({key}, left(key_pattern, -1))
-        ORDER BY length(key_pattern) DESC LIMIT 1
-    )
-))"""
 # given: slots as they were taken. A slot's fence is that of its job and the moment at which it was taken, as
 # one attempt may take the same one twice.
 _GIVEN: Final = """given AS MATERIALIZED (

@@ -17,7 +17,7 @@ from queue_workflows.repositories.claims.by_host_lock import keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE_ALONE, NEXT, SUSPECTS_IN_ORDER
 from queue_workflows.repositories.claims.claim_by_model import CLAIM_WARM, LOOKED_AT, Preference
 from queue_workflows.repositories.claims.claim_by_model import claim_params as by_model_params
-from queue_workflows.repositories.limits.slots import CAP
+from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.reports.job_listing import written
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import texts

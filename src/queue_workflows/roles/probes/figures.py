@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import psycopg
 from queue_workflows.db.connections.failures import DATABASE_FAILED
 from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.db.connections.snapshot_read import at_one_moment
+from queue_workflows.repositories.limits.adapted import AdaptedRepository, Lowered
 from queue_workflows.repositories.reports.metrics import FigureRepository
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
@@ -121,8 +122,20 @@ def read_figures(connection: psycopg.Connection[Any], *, stale_s: float, most: i
             (("late",), schedules.late),
         ],
         "qwf.schedules.lag": [((), schedules.lag_s)],
+        **_of_limits(AdaptedRepository(connection).lowered(limit=most)),
         "qwf.jobs.stored": [((family,), max(rows, 0)) for family, rows in seen.stored.items()],
         **of_hardware(HardwareRepository(connection).readings(), stale_s=stale_s),
+    }
+
+
+def _of_limits(lowered: Sequence[Lowered]) -> dict[str, Points]:
+    shares: dict[str, list[float]] = {"cap": [], "rate": []}
+    for one in lowered:
+        if one.value is not None and one.most is not None:
+            shares[one.kind].append(one.value / one.most)
+    return {
+        "qwf.limits.lowered": [((kind,), len(found)) for kind, found in shares.items()],
+        "qwf.limits.share": [((kind,), min(found, default=1.0)) for kind, found in shares.items()],
     }
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from queue_workflows.config import current_config
 from queue_workflows.db.connections.engine import Database
+from queue_workflows.engine.registry.declared import LimitDeclaring
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.errors import ExitCode
@@ -24,7 +25,7 @@ from queue_workflows.roles.schema_check import wait_for_schema
 from queue_workflows.settings import Settings
 
 # The revision that brought the last index which a scheduler's statements cannot do without.
-MIN_SCHEMA: Final = 33
+MIN_SCHEMA: Final = 40
 ROLE: Final = "scheduler"
 
 
@@ -52,6 +53,7 @@ def run_scheduler(database: Database, settings: Settings, options: SchedulerOpti
                 waiter=waiter,
                 halt=halt,
                 declaring=declaring,
+                declare_limits=LimitDeclaring.of(settings, options.app).keep,
                 task_options=task_options,
             )
             report.look = lambda: judge(

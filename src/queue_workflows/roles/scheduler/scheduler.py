@@ -69,6 +69,7 @@ class Scheduler:
         waiter: Waiter,
         halt: Halt,
         declaring: Declaring,
+        declare_limits: Callable[[psycopg.Connection[Any]], float],
         task_options: TaskOptions,
         rng: Random | None = None,
     ) -> None:
@@ -77,13 +78,14 @@ class Scheduler:
         self._waiter = waiter
         self._halt = halt
         self._declaring = declaring
+        self._declare_limits = declare_limits
         self._task_options = task_options
         self._rng = rng or Random()  # noqa: S311
         self._reach = RoleConnection(connect, role="scheduler", wait=waiter.wait, rng=self._rng)
         # Until when a schedule is left alone that could not be planned or inserted.
         self._aside: dict[str, float] = {}
         self._main_at = time.monotonic()
-        self._upkeep_at = self._declare_at = 0.0
+        self._upkeep_at = self._declare_at = self._limits_at = 0.0
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Insert ticks until told to stop; with `once` those that are due now."""
@@ -124,6 +126,8 @@ class Scheduler:
         now = time.monotonic()
         if now >= self._declare_at:
             self._declare_at = now + self._declaring.keep(connection)
+        if now >= self._limits_at:
+            self._limits_at = now + self._declare_limits(connection)
         ticks = TickRepository(connection)
         self._aside = {name: until for name, until in self._aside.items() if until > now}
         due = ticks.due(aside=list(self._aside))
@@ -141,6 +145,7 @@ class Scheduler:
             self._settings.poll_s * (0.75 + self._rng.random() / 4),
             self._upkeep_at - answered_at,
             self._declare_at - answered_at,
+            self._limits_at - answered_at,
             *([next_in_s] if next_in_s is not None else []),
         ]
         # Never none at all: what somebody else holds at this moment stays due.

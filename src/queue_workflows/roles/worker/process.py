@@ -16,6 +16,7 @@ from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.executor import EventLoop, Loop
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import bind_child_threads
+from queue_workflows.engine.registry.declared import LimitDeclaring
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
@@ -196,6 +197,7 @@ def _work(
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
             is_barred=_bar_of(loop, identity),
+            declare=LimitDeclaring.of(settings, options.app).keep,
         )
         guardians.append(guardian)
         side_connection = SideConnection(

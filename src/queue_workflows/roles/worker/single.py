@@ -32,7 +32,7 @@ from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectsTu
 from queue_workflows.states import WorkerState
 
 # The revision that brought the last column or index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 36
+MIN_SCHEMA: Final = 40
 
 
 class Worker(WorkerBase):

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Final
 
 import psycopg
 
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.repositories.limits.rates import RateRepository
+from queue_workflows.settings.declared_limits import UNITS
 
-_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h|d))?")
 HOW: Final = "write 5/s, 100/min, 1000/h or 10000/d"
-
-
-def per_s_of(text: str) -> float | None:
-    """Tokens per second, from `5/s`, `100/min`, `1000/h`, `10000/d`; None for what is no rate."""
-    found = _RATE.fullmatch(text)
-    if found is None or not float(found[1]):
-        return None
-    return float(found[1]) / _UNITS[found[2] or "s"]
 
 
 def shown_rate(per_s: float) -> str:
     """A rate in the first unit in which it is a whole number, else in the first in which it is one."""
-    fitting = [unit for unit, seconds in _UNITS.items() if per_s * seconds >= 0.999_999]
-    whole = [unit for unit in fitting if math.isclose(per_s * _UNITS[unit], round(per_s * _UNITS[unit]))]
+    fitting = [unit for unit, seconds in UNITS.items() if per_s * seconds >= 0.999_999]
+    whole = [unit for unit in fitting if math.isclose(per_s * UNITS[unit], round(per_s * UNITS[unit]))]
     unit = (whole or fitting or ["d"])[0]
-    return f"{per_s * _UNITS[unit]:g}/{unit}"
+    return f"{per_s * UNITS[unit]:g}/{unit}"
 
 
 def set_rate(

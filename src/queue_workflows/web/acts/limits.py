@@ -14,10 +14,10 @@ from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.rates import RateRepository
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.settings import Settings
+from queue_workflows.settings.declared_limits import per_s_of
 from queue_workflows.views.limits.cap_changes import clear_cap, lines_of, said_of_clear, said_of_set, set_cap
 from queue_workflows.views.limits.rate_changes import (
     HOW,
-    per_s_of,
     rate_rule,
     said_of_rate,
     set_rate,
@@ -85,7 +85,7 @@ def _preview_clear(connection: Connection, asked: Asked, _settings: Settings) ->
         headline=f"Take the cap of {key} back",
         count=0 if now is None else 1,
         lines=(Line(key, said, _page(key)),),
-        notes=("Then the longest pattern holds that it matches, or none.",),
+        notes=("Then what code declares of it holds, else the longest pattern that it matches, or none.",),
         command=shlex.join(["qwf", "limits", "clear", key]),
         back=_page(key),
     )

@@ -262,7 +262,7 @@ class ClaimSession:
 
     def must_ask(self, claimed: list[ClaimedJob], faults: Faults) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
-        return bool(faults or self._kept.late or _needy(claimed))
+        return bool(faults or self._kept.late or _needy(claimed) or self._lacking(claimed))
 
     def begun(self, claimed: list[ClaimedJob], faults: Faults | None = None) -> list[ClaimedJob]:
         """The jobs of a claim that may run; asks only if some have a key, or a slot is to be given back.
@@ -274,11 +274,39 @@ class ClaimSession:
             self._slot_claims.free_late()
         if faults := faults_of(claimed) if faults is None else faults:
             claimed = self._without(claimed, faults)
+        if lacking := self._lacking(claimed):
+            claimed = self._with_options(claimed, lacking)
         jobs = self._with_what_they_need(claimed) if _needy(claimed) else claimed
         count_claimed(jobs)
         if len(jobs) < len(claimed):
             count_held(claimed, len(claimed) - len(jobs))
         return jobs
+
+    def _lacking(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+        """The jobs that may not have what their tasks say of all of theirs."""
+        if not self._terms.tasks:
+            return []
+        # For workers that have such tasks alone.
+        from queue_workflows.engine.registry.lacking_options import lacking
+
+        return lacking(claimed, self._terms.tasks)
+
+    def _with_options(self, claimed: list[ClaimedJob], lacking: list[ClaimedJob]) -> list[ClaimedJob]:
+        """The jobs with the keys and locks that their tasks say, where their producers did not know these."""
+        from queue_workflows.engine.registry.lacking_options import options_of
+        from queue_workflows.repositories.claims.declared_options import fill_options
+
+        options, faults = options_of(lacking, self._terms.tasks)
+        if faults:
+            claimed = self._without(claimed, faults)
+        if not options:
+            return claimed
+        held = fill_options(self._connection, options)
+        by_id = {one.fence.job_id: one for one in options}
+        for job in claimed:
+            if (one := by_id.get(job.id)) is not None:
+                job.limit_key, job.host_lock = one.limit_key, one.host_lock
+        return [job for job in claimed if job.id in held or job.id not in by_id]
 
     def _without(self, jobs: list[ClaimedJob], faults: Faults) -> list[ClaimedJob]:
         """Jobs but for those with a fault, which end as failed."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from queue_workflows.config import HOOKS_QUEUE
+from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
+from queue_workflows.engine.registry.tasks import IngestTask, current_tasks
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.claims.repository import ClaimableRepository
@@ -31,6 +33,8 @@ class ClaimTerms:
     offers: LockOffers = field(default_factory=LockOffers)
     models: ModelCache | None = None
     affinity: Affinity | None = None
+    # Tasks that say a key or a lock of all their jobs; as more are registered, they are here.
+    tasks: Mapping[str, IngestTask[..., Any]] = field(default_factory=dict)
 
     @property
     def host(self) -> str:
@@ -61,4 +65,5 @@ class ClaimTerms:
             locks=KeptLocks(settings.lock_dir),
             models=models,
             affinity=affinity,
+            tasks=current_tasks().with_options if identity.queue not in RESERVED_QUEUES else {},
         )

@@ -56,6 +56,8 @@ class WorkerOptions:
     schema_wait_s: float = 60.0
     health: tuple[str, int] | None = None
     health_file: Path | None = None
+    # This process declares limits in the name of this wiring; else of the one that the settings name.
+    app: str | None = None
 
 
 def family_of(queue: str) -> Family:

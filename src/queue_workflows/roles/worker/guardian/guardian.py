@@ -93,6 +93,7 @@ class _Due:
 
     watch: float = 0.0
     sweep: float = 0.0
+    declare: float = 0.0
     connect: float = 0.0
     absorb: float = 0.0
 
@@ -113,6 +114,7 @@ class Guardian:
         launcher_pid: int | None = None,
         withdraws: bool = True,
         is_barred: Callable[[HeldJob], bool] | None = None,
+        declare: Callable[[psycopg.Connection[Any]], float] | None = None,
     ) -> None:
         """The main thread waits at `listener`: it is woken there, and has its notifications read meanwhile.
 
@@ -120,7 +122,8 @@ class Guardian:
         threads run the jobs, it never is.
 
         `is_barred` is given where jobs share the process: it says whether one is kept from going on by
-        another, and one that overruns is asked to stop before the others are given back for it.
+        another, and one that overruns is asked to stop before the others are given back for it. `declare`
+        puts into force what this code says of limits, and tells in how many seconds to call it again.
         """
         self.identity = identity
         self.settings = settings
@@ -148,6 +151,7 @@ class Guardian:
         # What may die of its first job leaves sweeping to those that live.
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
+        self._declare = declare
         self.lost = LostLeases(self.holdings)
         self.job_log = JobLog()
         self._leases = LeaseWatch(
@@ -188,6 +192,7 @@ class Guardian:
         now = time.monotonic()
         self._watch(now)
         self._telling.tell(self.connected(), now)
+        self._see_to_declarations(now)
         if not self.identity.part:
             # A drain would else find nothing, and leave what is taken back a moment later.
             with suppress(*DATABASE_FAILED):
@@ -360,6 +365,8 @@ class Guardian:
             self._telling.tell(self.connected(), now)
         if soon >= self._due.sweep:
             self._sweep(now)
+            if now >= self._due.declare:
+                self._see_to_declarations(now)
         self.lost.clear(self.connected())
 
     def connected(self) -> psycopg.Connection[Any]:
@@ -411,6 +418,10 @@ class Guardian:
         # than their jobs do.
         turn_s = min(_LONGEST_TURN_S, max(1.0, (1 + self._telling.others) / _SWEEPERS) * swept.next_in_s)
         self._due.sweep = now + turn_s * (0.75 + self._rng.random() / 2)
+
+    def _see_to_declarations(self, now: float) -> None:
+        if self._declare is not None:
+            self._due.declare = now + self._declare(self.connected())
 
     def write_progress(self, now: float, *, final: bool = False) -> None:
         for one in self.holdings.all():
