@@ -277,13 +277,16 @@ class JobContext(Limited):
 
     # What follows is for the worker around the job.
 
-    def begin(self, rules: Rules) -> None:
-        """Have it in the row that the function begins, where that has to be known, or raise `LeaseLost`."""
+    def must_be_begun(self, rules: Rules) -> bool:
+        """Whether it has to be in the row that the function begins."""
         job = self.job
         # Nearly all registrations say nothing of that.
         is_plain = not job.at_most_once and (rules == NO_RULES or not rules.say_more_than(job))
-        if is_plain and not job.suspect:
-            return
+        return not is_plain or bool(job.suspect)
+
+    def begin(self, rules: Rules) -> None:
+        """Have it in the row that the function begins, which takes a question, or raise `LeaseLost`."""
+        job = self.job
         if not self._make_durable(job, rules):
             self.stop(Stop.LEASE_LOST)
             raise self._lease_lost()

@@ -23,7 +23,7 @@ import inspect
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import copy_context
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from queue_workflows.config import InvokeContext
 from queue_workflows.engine.execution.callable import Work
@@ -58,13 +58,6 @@ _NO_SECRETS: Final = Redactor()
 _LIMITS: Final = PayloadLimits()
 # What most functions return.
 _NO_RESULT: Final = Completed(None)
-
-
-class Loop(Protocol):
-    """Where an async job runs; a worker of one job and one of many have different ones."""
-
-    def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Run one execution to its end, from the thread of its job."""
 
 
 class EventLoop:
@@ -126,7 +119,7 @@ def execute(
     *,
     invoke_context: InvokeContext | None = None,
     run: Any = None,
-    loop: Loop | None = None,
+    loop: EventLoop | None = None,
     limits: PayloadLimits = _LIMITS,
     redactor: Redactor = _NO_SECRETS,
 ) -> Outcome:
@@ -145,7 +138,12 @@ def execute(
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as left:
         if is_the_users_own(left):
             raise
-        return _heeding_stop(Failed(captured(left, redactor), retryable=True), ctx, redactor)
+        return ended_from_outside(left, ctx, redactor)
+
+
+def ended_from_outside(exc: BaseException, ctx: JobContext, redactor: Redactor) -> Outcome:
+    """What an attempt comes to that was ended where its function could not hear of it."""
+    return _heeding_stop(Failed(captured(exc, redactor), retryable=True), ctx, redactor)
 
 
 async def perform(
@@ -158,7 +156,7 @@ async def perform(
     limits: PayloadLimits = _LIMITS,
     redactor: Redactor = _NO_SECRETS,
 ) -> Outcome:
-    """What `execute` does, for a worker with an event loop of its own; only async work ever suspends it."""
+    """What `execute` does, as a coroutine, on a loop that is turned already; sync work never waits."""
     if not work.is_async:
         return _perform_sync(job, work, ctx, invoke_context, run, limits, redactor)
     outcome: Outcome

@@ -1,7 +1,7 @@
-"""A worker with many jobs at once: the main thread is at the database, threads are at the jobs.
+"""A worker with many jobs at once: the main thread is at the database, others are at the jobs.
 
-    main thread                                     job threads (N of them, one event loop)
-    ───────────                                     ───────────────────────────────────────
+    main thread                                     N places: job threads, tasks of one event loop
+    ───────────                                     ──────────────────────────────────────────────
     gather what has ended
     end those and claim the next: one statement ──> meanwhile jobs run, and end
     guard what came, hand it over ─────────────────> begin
@@ -45,6 +45,7 @@ from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
 from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
 from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
+from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectIsolation
 from queue_workflows.states import JobStatus, WorkerState
@@ -60,7 +61,8 @@ _FAILING_GRACE_S: Final = 1.0
 class ConcurrentWorker(WorkerBase):
     """The main thread's loop, which asks the database while threads run the jobs."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerParts, loop: SharedLoop) -> None:
+        """Async jobs run on `loop`, each as a task of it."""
         super().__init__(
             parts,
             make_durable=self._make_durable_beside,
@@ -76,6 +78,13 @@ class ConcurrentWorker(WorkerBase):
             perform=self._perform,
             ring=parts.listener.interrupt,
             begins=last_word.own.begins,
+            loop=loop,
+        )
+        loop.serve(
+            self._perform_on_loop,
+            begins=last_word.own.begins,
+            over=self.job_threads.over_on_loop,
+            broke=self._broke_on_loop,
         )
         self._room = ClaimAhead(parts.options.concurrency)
         self._suspect_isolation = SuspectIsolation(
@@ -329,12 +338,15 @@ class ConcurrentWorker(WorkerBase):
             self._is_empty = self._is_empty_alone = False
 
     def _hand_over(self, claimed: list[HeldJob]) -> None:
-        unknown = self._job_runner.unknown([held.job for held in claimed])
+        unknown, on_loop = self._job_runner.sort([held.job for held in claimed])
         if unknown:
             claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
+        if on_loop:
+            for held in claimed:
+                held.is_async = isinstance(held.job, ClaimedIngestJob) and held.job.task_name in on_loop
         self._room.asked(self._exchange.took_s)
         self._room.handed(len(claimed), time.monotonic())
-        self.job_threads.put(claimed, self._holdings.count())
+        self.job_threads.put(claimed)
 
     def _puts_aside(self, held: HeldJob, unknown: Collection[str]) -> bool:
         job = held.job
@@ -365,10 +377,23 @@ class ConcurrentWorker(WorkerBase):
     def _perform(self, held: HeldJob) -> None:
         try:
             held.ending = self._run_job(held)
-        except DATABASE_AWAY as exc:
-            self._guardian.damage.leave_if_at_fault(exc)
-            held.ending = self._job_runner.not_run(held.job, held.ctx)
         except BaseException as exc:
-            self._guardian.damage.leave_if_at_fault(exc)
-            _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
-            held.ending = self._job_runner.failed(exc, held.job, held.ctx)
+            held.ending = self._ending_without_run(held, exc)
+
+    async def _perform_on_loop(self, held: HeldJob) -> None:
+        try:
+            held.ending = await self._run_on_loop(held)
+        except BaseException as exc:
+            held.ending = self._ending_without_run(held, exc)
+
+    def _ending_without_run(self, held: HeldJob, exc: BaseException) -> Ending | None:
+        self._guardian.damage.leave_if_at_fault(exc)
+        if isinstance(exc, DATABASE_AWAY):
+            return self._job_runner.not_run(held.job, held.ctx)
+        _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
+        return self._job_runner.failed(exc, held.job, held.ctx)
+
+    def _broke_on_loop(self, held: HeldJob, exc: BaseException) -> None:
+        """Its coroutine did not get to its end, perhaps not to its beginning."""
+        self._guardian.damage.leave_if_at_fault(exc)
+        held.ending = self._job_runner.ended_from_outside(exc, held.job, held.ctx)
