@@ -23,7 +23,7 @@ import inspect
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import copy_context
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from queue_workflows.config import InvokeContext
 from queue_workflows.engine.execution.callable import Work
@@ -58,6 +58,13 @@ _NO_SECRETS: Final = Redactor()
 _LIMITS: Final = PayloadLimits()
 # What most functions return.
 _NO_RESULT: Final = Completed(None)
+
+
+class Loop(Protocol):
+    """Where an async job runs that has a thread: a worker of one job and a test have different ones."""
+
+    def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run one execution to its end, from the thread of its job."""
 
 
 class EventLoop:
@@ -119,7 +126,7 @@ def execute(
     *,
     invoke_context: InvokeContext | None = None,
     run: Any = None,
-    loop: EventLoop | None = None,
+    loop: Loop | None = None,
     limits: PayloadLimits = _LIMITS,
     redactor: Redactor = _NO_SECRETS,
 ) -> Outcome:

@@ -12,7 +12,7 @@ from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.db.connections.dsn import secrets_of
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.listen.listener import Listener
-from queue_workflows.engine.execution.executor import EventLoop
+from queue_workflows.engine.execution.executor import Loop
 from queue_workflows.engine.execution.guards import Budget, budget_of
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.limits.wait_loop import DatabaseCalls
@@ -69,7 +69,7 @@ class WorkerParts:
         *,
         guardian: Guardian,
         listener: Listener,
-        loop: EventLoop | None,
+        loop: Loop | None,
         side_connection: SideConnection,
     ) -> Self:
         """Everything for a worker of this queue; async jobs of one that has one at a time run on `loop`."""

@@ -24,7 +24,7 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.ending import ending_instead, ending_of, for_good
 from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.executor import (
-    EventLoop,
+    Loop,
     ended_from_outside,
     execute,
     is_the_users_own,
@@ -73,7 +73,7 @@ class JobRunner:
         settings: Settings,
         *,
         connected: Callable[[], psycopg.Connection[Any]],
-        loop: EventLoop | None,
+        loop: Loop | None,
         limits: PayloadLimits,
         redactor: Redactor,
         rng: Random,
