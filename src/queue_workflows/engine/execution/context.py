@@ -322,18 +322,26 @@ class JobContext(Limited):
     @contextmanager
     def interrupted_by(self, interrupt: Callable[[], None]) -> Iterator[None]:
         """Have `interrupt` called when the attempt has to stop; at once if it has to already."""
+        self.add_interrupt(interrupt)
+        try:
+            yield
+        finally:
+            self.remove_interrupt(interrupt)
+
+    def add_interrupt(self, interrupt: Callable[[], None]) -> None:
+        """`interrupted_by`, from here on."""
         with self._lock:
             self._on_stop = (*self._on_stop, interrupt)
             late = self._stop is not None
         if late:
             interrupt()
-        try:
-            yield
-        finally:
-            with self._lock:
-                left = list(self._on_stop)
-                left.remove(interrupt)
-                self._on_stop = tuple(left)
+
+    def remove_interrupt(self, interrupt: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self._lock:
+            left = list(self._on_stop)
+            left.remove(interrupt)
+            self._on_stop = tuple(left)
 
     def take_progress(self, *, now: float, final: bool = False) -> str | None:
         """The JSON to write, once: at most every second until `final`, which belongs to the job's end."""

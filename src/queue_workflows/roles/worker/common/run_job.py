@@ -127,40 +127,34 @@ class JobRunner:
                 self._models.used()
 
     async def run_on_loop(self, held: HeldJob, apart: Apart) -> Ending | None:
-        """`run` for an async ingest job, on a loop that it shares; `apart` does there what has to wait."""
+        """`run` for an async ingest job, on a loop that it shares; `apart` does there what has to wait.
+
+        All that it takes is done in this one coroutine: each further one is kept for each job that waits.
+        """
         job, ctx = held.job, held.ctx
         try:
-            task = self._tasks.find(job.task_name) if isinstance(job, ClaimedIngestJob) else None
-            if task is None:
+            work = self._tasks.find(job.task_name) if isinstance(job, ClaimedIngestJob) else None
+            if work is None:
                 return self._ending_of(self._outcome_of(held), job)
             self.has_loaded = True
-            outcome = await self._executed_on_loop(held, task, apart)
+            if ctx.stopping is None and ctx.must_be_begun(work.rules):
+                await apart(partial(ctx.begin, work.rules))
+            if work.survives_outage:
+                ctx.survives_outage = True
+            limits, redactor = self._limits, self._redactor
+            outcome = await perform(
+                job, work, ctx, invoke_context=self._invoke_context, limits=limits, redactor=redactor
+            )
             held.counts = not isinstance(outcome, _NO_JOBS_WORTH)
             return self._ending_of(for_good(outcome, ctx), job)
+        except LeaseLost:
+            return None
         except asyncio.CancelledError as cancelled:
             return self.ended_from_outside(cancelled, job, ctx)
         except BaseException as exc:
             if is_the_users_own(exc) or _is_away(exc):
                 raise
             return self._not_begun(exc, job, ctx)
-
-    async def _executed_on_loop(self, held: HeldJob, work: Work, apart: Apart) -> Outcome:
-        job, ctx = held.job, held.ctx
-        if ctx.stopping is None and ctx.must_be_begun(work.rules):
-            try:
-                await apart(partial(ctx.begin, work.rules))
-            except LeaseLost:
-                return Abandoned()
-        if work.survives_outage:
-            ctx.survives_outage = True
-        return await perform(
-            job,
-            work,
-            ctx,
-            invoke_context=self._invoke_context,
-            limits=self._limits,
-            redactor=self._redactor,
-        )
 
     def ended_from_outside(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job on a loop ends that was ended where its function could not hear of it."""

@@ -73,15 +73,6 @@ class WorkerBase:
             self._after_job()
             self._leftovers.after(held, began)
 
-    async def _run_on_loop(self, held: HeldJob) -> Ending | None:
-        """`_run_job` for an async job on a loop that it shares: what coroutines start is nobody's there."""
-        if self._leftovers is not None:
-            self._leftovers.mark()
-        try:
-            return await self._job_runner.run_on_loop(held, self._parts.windows.calls.apart)
-        finally:
-            self._after_job()
-
     def _poll_s(self) -> float:
         """How long to wait for a wake: workers that began together do not look together."""
         return self._parts.settings.poll_s * (0.75 + self._parts.rng.random() / 2)

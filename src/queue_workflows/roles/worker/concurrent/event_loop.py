@@ -25,6 +25,7 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.processes.thread_start import start_thread
+from queue_workflows.repositories.claims.end import Ending
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +56,13 @@ class SharedLoop:
 
     def serve(
         self,
-        perform: Callable[[HeldJob], Coroutine[Any, Any, None]],
+        perform: Callable[[HeldJob], Coroutine[Any, Any, Ending | None]],
         *,
         begins: Callable[[int, int], None],
         over: Callable[[int, HeldJob], HeldJob | None],
-        broke: Callable[[HeldJob, BaseException], None],
+        broke: Callable[[HeldJob, BaseException], Ending | None],
     ) -> None:
-        """`perform` writes into a held job how it ended; where it did not get to that, `broke` does.
+        """`perform` comes to what to write for a job, or `broke` does by what it raised instead.
 
         `begins` is told which place begins which job, by its id; `over` that a place's job has ended, and
         says which one has the place now, if it is one of the loop's.
@@ -183,17 +184,19 @@ class SharedLoop:
         self._begins(place, held.job.id)
         context = Context()
         context.run(at_hand.set, held)
-        task = JobTask(self._perform(held), loop=self._loop, context=context)
+        # A name of its own would be kept for each.
+        task = JobTask(self._perform(held), loop=self._loop, context=context, name="qwf-job")
         task.qwf_job = held
         self._tasks[task] = place
         task.add_done_callback(self._done, context=self._between)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Ending | None]) -> None:
         assert isinstance(task, JobTask)  # noqa: S101 - it is one of ours
         place, held = self._tasks.get(task), task.qwf_job
         if place is None or held is None:
             return
-        raised = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if (raised := asyncio.CancelledError() if task.cancelled() else task.exception()) is None:
+            held.ending = task.result()
         following = self._ended(place, held, raised)
         self._tasks.pop(task, None)
         if following is not None:
@@ -204,7 +207,7 @@ class SharedLoop:
         if broken is not None:
             # One that could not begin took no time.
             held.started = min(held.started, time.monotonic())
-            self._broke(held, broken)
+            held.ending = self._broke(held, broken)
         return self._is_over(place, held)
 
 

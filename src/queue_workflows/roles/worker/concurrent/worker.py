@@ -26,6 +26,7 @@ suspect is given the worker for itself in `suspect_isolation`; what happens when
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 from collections.abc import Collection, Sequence
@@ -52,6 +53,8 @@ from queue_workflows.states import JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
 
+# A larger batch takes memory and time before the first of it begins, and saves nothing.
+_AT_A_TIME: Final = 500
 # How long ends may gather while there is work for each thread and no room for more.
 _GATHER_S: Final = 0.01
 # How long jobs may take to stop by themselves when their worker cannot go on.
@@ -81,9 +84,9 @@ class ConcurrentWorker(WorkerBase):
             loop=loop,
         )
         loop.serve(
-            self._perform_on_loop,
-            begins=last_word.own.begins,
-            over=self.job_threads.over_on_loop,
+            lambda held: self._job_runner.run_on_loop(held, parts.windows.calls.apart),
+            begins=self._begins_on_loop,
+            over=self._over_on_loop,
             broke=self._broke_on_loop,
         )
         self._room = ClaimAhead(parts.options.concurrency)
@@ -207,7 +210,8 @@ class ConcurrentWorker(WorkerBase):
             return 0, False
         waiting = self.job_threads.waiting
         free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
-        return int(max(0, min(free, self._lifecycle.left() - self._holdings.count() - unread))), False
+        left = self._lifecycle.left() - self._holdings.count() - unread
+        return int(max(0, min(free, left, _AT_A_TIME))), False
 
     def _wanted_later(self) -> tuple[int, bool]:
         """How many jobs to claim, and whether alone, when the threads have begun half of theirs, or soon."""
@@ -380,12 +384,6 @@ class ConcurrentWorker(WorkerBase):
         except BaseException as exc:
             held.ending = self._ending_without_run(held, exc)
 
-    async def _perform_on_loop(self, held: HeldJob) -> None:
-        try:
-            held.ending = await self._run_on_loop(held)
-        except BaseException as exc:
-            held.ending = self._ending_without_run(held, exc)
-
     def _ending_without_run(self, held: HeldJob, exc: BaseException) -> Ending | None:
         self._guardian.damage.leave_if_at_fault(exc)
         if isinstance(exc, DATABASE_AWAY):
@@ -393,7 +391,19 @@ class ConcurrentWorker(WorkerBase):
         _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
         return self._job_runner.failed(exc, held.job, held.ctx)
 
-    def _broke_on_loop(self, held: HeldJob, exc: BaseException) -> None:
-        """Its coroutine did not get to its end, perhaps not to its beginning."""
-        self._guardian.damage.leave_if_at_fault(exc)
-        held.ending = self._job_runner.ended_from_outside(exc, held.job, held.ctx)
+    # On the event loop.
+
+    def _begins_on_loop(self, place: int, job_id: int) -> None:
+        # What coroutines start is nobody's in particular: it is ended with the worker, by its mark.
+        if self._leftovers is not None:
+            self._leftovers.mark()
+        last_word.own.begins(place, job_id)
+
+    def _over_on_loop(self, place: int, held: HeldJob) -> HeldJob | None:
+        self._after_job()
+        return self.job_threads.over_on_loop(place, held)
+
+    def _broke_on_loop(self, held: HeldJob, exc: BaseException) -> Ending | None:
+        if isinstance(exc, asyncio.CancelledError):
+            return self._job_runner.ended_from_outside(exc, held.job, held.ctx)
+        return self._ending_without_run(held, exc)
