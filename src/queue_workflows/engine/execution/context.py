@@ -100,6 +100,7 @@ class JobContext(Limited):
     # Held until the attempt has to stop; made by the first thread that sleeps.
     _running: threading.Lock | None = None
     _own_lock: threading.Lock | None = None
+    # For all of them: around the making of such locks, and around what is called when an attempt has to stop.
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
@@ -307,7 +308,7 @@ class JobContext(Limited):
 
     def stop(self, why: Stop, reason: str = "") -> None:
         """Tell the attempt to stop, from any thread; a weaker reason than the one it has changes nothing."""
-        with self._lock:
+        with self._lock, self._making:
             if self._stop is not None and why <= self._stop:
                 return
             is_first = self._stop is None
@@ -330,7 +331,7 @@ class JobContext(Limited):
 
     def add_interrupt(self, interrupt: Callable[[], None]) -> None:
         """`interrupted_by`, from here on."""
-        with self._lock:
+        with self._making:
             self._on_stop = (*self._on_stop, interrupt)
             late = self._stop is not None
         if late:
@@ -338,7 +339,10 @@ class JobContext(Limited):
 
     def remove_interrupt(self, interrupt: Callable[[], None]) -> None:
         """Call it no more."""
-        with self._lock:
+        with self._making:
+            if self._on_stop == (interrupt,):
+                self._on_stop = ()
+                return
             left = list(self._on_stop)
             left.remove(interrupt)
             self._on_stop = tuple(left)

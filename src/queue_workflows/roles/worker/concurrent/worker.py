@@ -129,7 +129,8 @@ class ConcurrentWorker(WorkerBase):
         if not self._exchange.unread:
             self._ask_else(now)
         limit, alone = self._wanted(now)
-        if limit and self._room.is_little(limit, self.job_threads.waiting):
+        waiting = self.job_threads.waiting
+        if limit and self._room.is_little(limit, self._in_hand() - waiting - self._over(), waiting):
             limit, alone = self._wanted_later()
         if limit:
             self._exchange.exchange(limit, alone)
@@ -215,8 +216,10 @@ class ConcurrentWorker(WorkerBase):
 
     def _wanted_later(self) -> tuple[int, bool]:
         """How many jobs to claim, and whether alone, when the threads have begun half of theirs, or soon."""
-        half = self.job_threads.waiting // 2
-        self.job_threads.gathered(lambda: self._listen(_GATHER_S), waiting=half)
+        if (waiting := self.job_threads.waiting) > 1:
+            self.job_threads.gathered(lambda: self._listen(_GATHER_S), waiting=waiting // 2)
+        else:
+            self._listen(_GATHER_S)
         now = time.monotonic()
         self._gather(now)
         return self._wanted(now)
