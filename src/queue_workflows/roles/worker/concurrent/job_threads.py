@@ -59,6 +59,7 @@ class JobThreads:
         self._ring = ring
         self._begins = begins
         self._loop = loop
+        self._uses_loop = False
         self._inbox: deque[HeldJob | None] = deque()
         self._for_loop: deque[HeldJob] = deque()
         # As many as there are jobs in both: an idle thread hears of either kind.
@@ -88,7 +89,7 @@ class JobThreads:
             if held.is_async:
                 self._for_loop.append(held)
                 add_token(None)
-                is_for_loop = True
+                is_for_loop = self._uses_loop = True
                 continue
             if is_for_loop:
                 self._fill_loop()
@@ -148,11 +149,14 @@ class JobThreads:
         # As many as there are now: threads append meanwhile.
         ended = seen[: len(seen)]
         del seen[: len(ended)]
-        self._sync -= len(ended) if self._loop is None else sum([not held.is_async for held in ended])
-        self._see_to_threads()
-        if self._loop is not None:
+        if self._uses_loop and self._loop is not None:
+            self._sync -= sum([not held.is_async for held in ended])
+            self._see_to_threads()
             self._loop.see_to_start()
             self._fill_loop()
+        else:
+            self._sync -= len(ended)
+            self._see_to_threads()
         return ended
 
     def awaited(self, wait: Callable[[], None]) -> None:
