@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from support.processes.workers import until
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
+from queue_workflows.roles.worker.concurrent import event_loop
 from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 
@@ -153,3 +154,21 @@ def test_there_are_never_more_than_places() -> None:
     places.close()
     assert places.most_inside == 5
     assert sorted(places.began) == sorted(places.gates)
+
+
+def test_a_loop_whose_thread_had_no_memory_to_begin_in_is_started_anew(
+    one: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the main thread, when it has waited for long enough; nothing that was put is lost."""
+    started: list[str] = []
+
+    def lost(_work: Callable[[], None], name: str) -> None:
+        started.append(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(event_loop, "start_thread", lost)
+        one.put((0, True))
+    assert (started, one.began) == (["qwf-loop"], [])
+    monkeypatch.setattr(event_loop, "_BEGINS_WITHIN_S", 0.0)
+    one.until_ended(0)
+    assert one.began == [0]
