@@ -84,7 +84,7 @@ class SharedLoop:
                 if (following := self._ended(place, held, refused)) is not None:
                     self._pending.append((place, following))
             return
-        # Whoever sees it set has put its jobs there before the loop looks.
+        # A thread that sees it set has put its jobs there before the loop looks.
         if not self._is_called:
             self._is_called = True
             with suppress(RuntimeError):  # the worker is at its end, and what it holds goes back

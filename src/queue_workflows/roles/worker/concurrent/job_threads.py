@@ -68,7 +68,7 @@ class JobThreads:
         # Any thread takes the last one, which is the lowest that was not taken yet.
         self._free = list(range(most - 1, -1, -1))
         self._threads: set[int] = set()
-        # How many sync jobs were put whose end the main thread has not seen; it alone starts threads.
+        # How many sync jobs the main thread has put and not seen ended; it alone starts threads.
         self._sync = 0
         # When a thread was started for a place, until it has begun there: only the last one may.
         self._starting: dict[int, float] = {}
@@ -226,7 +226,7 @@ class JobThreads:
         """Whether this thread has to end, as its place goes to a job on the loop."""
         if not _comes_first(self._for_loop, self._inbox):
             return False
-        # Of the job whose place it becomes, which takes one.
+        # For the job that gets the place, which takes one.
         self._tokens.put(None)
         self._threads.discard(place)
         self._free.append(place)
@@ -249,7 +249,7 @@ class JobThreads:
     def _fill_loop(self) -> None:
         """Give free places to jobs that wait for the loop; from any thread.
 
-        Whoever puts a job there or a place looks for the other one after that, so neither is overlooked.
+        What puts a job there, or a place, looks for the other one after that: neither is overlooked.
         """
         begun = []
         while self._for_loop and self._free:
