@@ -16,6 +16,7 @@ def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
     from bench.harness.reporting import report
     from bench.producing.enqueueing import bulk, single
+    from bench.worker.asleep import asleep
     from bench.worker.draining import drain, head, processes
     from bench.worker.fairness import fairness
     from bench.worker.starting import start
@@ -30,6 +31,7 @@ def main() -> int:
             "bulk": bulk,
             "start": start,
             "fairness": fairness,
+            "asleep": asleep,
         },
         beside_peers=True,
     )

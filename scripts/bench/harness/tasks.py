@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import Any
@@ -20,6 +21,12 @@ def noop(_reason: str | None) -> None:
 def hold(_reason: str | None, ctx: Any) -> None:
     """Keep a worker busy until it is told to stop."""
     ctx.sleep(86_400)
+
+
+@ingest_task("asleep", queue="fetch")
+async def asleep(_reason: str | None, args: dict[str, Any]) -> None:
+    """Wait on the event loop, as for an answer from elsewhere."""
+    await asyncio.sleep(args["s"])
 
 
 @ingest_task("clock", queue="fetch")

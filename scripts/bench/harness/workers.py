@@ -31,10 +31,14 @@ def environment(dsn: str, settings: Mapping[str, str] | None = None) -> dict[str
 
 @contextmanager
 def working(
-    dsn: str, *options: str, queue: str = "fetch", settings: Mapping[str, str] | None = None
+    dsn: str,
+    *options: str,
+    queue: str = "fetch",
+    settings: Mapping[str, str] | None = None,
+    heard: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A worker for as long as the block lasts."""
-    with _serving(dsn, "worker", "--queue", queue, *options, settings=settings) as process:
+    """A worker for as long as the block lasts; one that says much is `heard` by nobody."""
+    with _serving(dsn, "worker", "--queue", queue, *options, settings=settings, heard=heard) as process:
         yield process
 
 

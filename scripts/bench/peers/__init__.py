@@ -91,6 +91,21 @@ def telling(peer: str, dsn: str) -> Iterator[IO[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@contextmanager
+def waiting(peer: str, dsn: str, at_once: int, seconds: float) -> Iterator[int]:
+    """A worker with so many jobs at once, which sleep for so long; its process id."""
+    with subprocess.Popen(
+        command("wait", peer, dsn, str(at_once), str(seconds)),
+        env=environment(),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process.pid
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _asked(*arguments: str) -> str:
     """The last line that it says; then it is killed with all that it started, for some leave processes."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as wrong:

@@ -25,3 +25,5 @@ class Peer:
     done: str
     # What else is emptied with them.
     also: tuple[str, ...] = ()
+    # Runs a worker for ever with so many jobs at once, each of which sleeps for so many seconds.
+    wait: Callable[[str, int, float], None] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -51,6 +52,19 @@ def _work(dsn: str, body: Callable[[], None]) -> None:
     uvloop.run(serve())
 
 
+def _wait(dsn: str, at_once: int, seconds: float) -> None:
+    async def noop(_job: Any) -> None:
+        await asyncio.sleep(seconds)
+
+    async def serve() -> None:
+        queuer: Any = PgQueuer(AsyncpgDriver(await asyncpg.connect(dsn)))
+        queuer.entrypoint("noop")(noop)
+        # The largest batch that it allows with so many.
+        await queuer.run(batch_size=at_once // 2, max_concurrent_tasks=at_once)
+
+    uvloop.run(serve())
+
+
 PEER: Final = Peer(
     prepare=_prepare,
     produce=_produce,
@@ -60,4 +74,5 @@ PEER: Final = Peer(
     key="'id', n + 1000000",
     done="SELECT count(*) FROM pgqueuer_log WHERE status = 'successful'",
     also=("pgqueuer_log",),
+    wait=_wait,
 )

@@ -99,6 +99,11 @@ def _moments(peer: Peer, dsn: str) -> None:
     peer.work(dsn, lambda: print(time.monotonic_ns(), flush=True))
 
 
+def _wait(peer: Peer, dsn: str, at_once: str, seconds: str) -> None:
+    assert peer.wait is not None
+    peer.wait(dsn, int(at_once), float(seconds))
+
+
 _WHAT: Final[dict[str, Callable[..., None]]] = {
     "settings": _settings,
     "prepare": _prepare,
@@ -106,4 +111,5 @@ _WHAT: Final[dict[str, Callable[..., None]]] = {
     "fill": _fill,
     "drain": _drain,
     "moments": _moments,
+    "wait": _wait,
 }

@@ -109,7 +109,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         ("queue.py", ("worker", "producers", "wakes")),
         ("queue.py", ("memory", "restart")),
         ("ingest.py", ("drain", "head", "processes")),
-        ("ingest.py", ("enqueue", "bulk", "start", "fairness")),
+        ("ingest.py", ("enqueue", "bulk", "start", "fairness", "asleep")),
         ("web.py", ("pages", "filters", "large-runs", "tabs", "first-load")),
         ("hooks.py", ("process", "at-once", "shipped")),
         ("affinity.py", ("affinity", "flat")),

@@ -18,19 +18,21 @@ PAGE, STACK, REFUSED = resource.getpagesize(), 8 << 20, 3
 logging.basicConfig()
 
 def held(number):
-    return SimpleNamespace(job=SimpleNamespace(id=number), ended=float("inf"), started=0.0, is_ending=False)
+    job = SimpleNamespace(id=number)
+    return SimpleNamespace(job=job, ended=float("inf"), started=0.0, is_ending=False, is_async=False)
 
 def try_with(pages):
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     threads = JobThreads(2, perform=lambda one: None, ring=lambda: None)
-    threads.put([held(1)], 1)
-    ended_of(threads, 1)
+    threads.put([held(1)])
+    while not threads._ended:
+        time.sleep(0.01)
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * PAGE
     job = held(2)
     resource.setrlimit(resource.RLIMIT_AS, (used + STACK + pages * PAGE, hard))
     try:
-        threads.put([job], 2)
+        threads.put([job])
         # It has begun, or is gone.
         while threads._starting and len(os.listdir("/proc/self/task")) > 2:
             time.sleep(0.01)
@@ -38,7 +40,7 @@ def try_with(pages):
         os._exit(REFUSED)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    ended_of(threads, 1)
+    ended_of(threads, 2)
     os._exit(0)
 
 def ended_of(threads, number):

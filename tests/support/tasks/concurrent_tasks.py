@@ -139,3 +139,50 @@ def holds_signals_back(reason: str | None) -> None:
 def bad_result(reason: str | None) -> dict[str, Any]:
     """JSON that the server will not have as jsonb, though it is JSON."""
     return {"n": 10**300_000 if reason == "huge" else 1}
+
+
+@ingest_task("async many")
+async def async_many(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """Writes down that it is inside; its first attempt waits until a file appears, or for ever, politely."""
+    _line(args, "in", ctx.id)
+    while ctx.attempt == 1 and not Path(args["until"]).exists():
+        await asyncio.sleep(0.25)
+    _line(args, "out", ctx.id)
+    return {"attempt": ctx.attempt}
+
+
+@ingest_task("async deaf")
+async def async_deaf(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Writes down that it is inside, and will not be cancelled."""
+    _line(args, "in", ctx.id)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@ingest_task("async once", at_most_once=True)
+async def async_once(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Begins only when that is in the row."""
+    _line(args, "in", ctx.id)
+
+
+@ingest_task("async progress")
+async def async_progress(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Says how far it is, and waits until a file appears."""
+    _line(args, "in", ctx.id)
+    while not Path(args["until"]).exists():
+        ctx.progress(0.5, number=10**300 if args.get("huge") else 1)
+        await asyncio.sleep(0.25)
+
+
+@ingest_task("async leaves")
+async def async_leaves(reason: str | None, args: dict[str, Any]) -> None:
+    """Ends the turn of its loop, in each way that there is, from a task of its own."""
+
+    async def inner() -> None:
+        asyncio.get_running_loop().stop()
+        raise SystemExit(3)
+
+    await asyncio.create_task(inner())

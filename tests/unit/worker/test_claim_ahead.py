@@ -155,6 +155,14 @@ def test_what_has_ended_unseen_takes_no_place() -> None:
 def test_few_places_are_worth_no_claim_while_all_threads_have_work() -> None:
     """But any are as soon as some thread might get none."""
     room = ClaimAhead(8)
-    assert room.is_little(8, 204)
-    assert not room.is_little(102, 204)
-    assert not room.is_little(1, 7)
+    assert room.is_little(8, 8, 204)
+    assert not room.is_little(102, 8, 204)
+    assert not room.is_little(1, 8, 7)
+
+
+def test_of_hundreds_a_fiftieth_is_claimed_for() -> None:
+    """Some of them end all the time; where few run, each free place is worth a claim."""
+    room = ClaimAhead(2000)
+    assert room.is_little(39, 1961, 0)
+    assert not room.is_little(40, 1960, 0)
+    assert not room.is_little(1, 99, 0)

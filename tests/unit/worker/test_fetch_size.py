@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from queue_workflows.repositories.sql.table import LONGEST_PAGE
 from queue_workflows.roles.worker.common.fetch_size import EVERY_S, PER_HAND, FetchSize
 from queue_workflows.roles.worker.common.unknown_tasks import CROWD, UnknownTasks
 
@@ -67,3 +68,8 @@ def test_who_put_a_crowd_aside_leaves_the_rest_to_those_who_know_it() -> None:
     it.put_aside(worker_connection)
     it.met("note", math.inf)
     assert it.is_due
+
+
+def test_a_page_is_never_longer_than_one_may_be() -> None:
+    """However many jobs the worker has at once."""
+    assert FetchSize(2_000).page(0, 1.0) == LONGEST_PAGE

@@ -24,7 +24,7 @@ class Bench:
         self._over = 0
         self.job_threads = JobThreads(1, perform=self._perform, ring=self.rung.set)
         jobs = [self._held(job_id) for job_id in range(1, 6)]
-        self.job_threads.put(jobs, len(jobs))
+        self.job_threads.put(jobs)
         until(lambda: self.job_threads.waiting == 4)
 
     def _held(self, job_id: int) -> HeldJob:

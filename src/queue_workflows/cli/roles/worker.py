@@ -13,7 +13,7 @@ from queue_workflows.cli.shared.probe_options import probe_options
 from queue_workflows.cli.shared.seconds import Seconds, schema_wait_option
 from queue_workflows.errors import ExitCode
 
-MOST_AT_ONCE: Final = 1_000
+MOST_AT_ONCE: Final = 2_000
 _AT_ONCE: Final = 8
 _BACKGROUND: Final = 64
 

@@ -100,6 +100,7 @@ class JobContext(Limited):
     # Held until the attempt has to stop; made by the first thread that sleeps.
     _running: threading.Lock | None = None
     _own_lock: threading.Lock | None = None
+    # For all of them: around the making of such locks, and around what is called when an attempt has to stop.
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
@@ -277,13 +278,16 @@ class JobContext(Limited):
 
     # What follows is for the worker around the job.
 
-    def begin(self, rules: Rules) -> None:
-        """Have it in the row that the function begins, where that has to be known, or raise `LeaseLost`."""
+    def must_be_begun(self, rules: Rules) -> bool:
+        """Whether it has to be in the row that the function begins."""
         job = self.job
         # Nearly all registrations say nothing of that.
         is_plain = not job.at_most_once and (rules == NO_RULES or not rules.say_more_than(job))
-        if is_plain and not job.suspect:
-            return
+        return not is_plain or bool(job.suspect)
+
+    def begin(self, rules: Rules) -> None:
+        """Have it in the row that the function begins, which takes a question, or raise `LeaseLost`."""
+        job = self.job
         if not self._make_durable(job, rules):
             self.stop(Stop.LEASE_LOST)
             raise self._lease_lost()
@@ -304,7 +308,7 @@ class JobContext(Limited):
 
     def stop(self, why: Stop, reason: str = "") -> None:
         """Tell the attempt to stop, from any thread; a weaker reason than the one it has changes nothing."""
-        with self._lock:
+        with self._lock, self._making:
             if self._stop is not None and why <= self._stop:
                 return
             is_first = self._stop is None
@@ -319,18 +323,29 @@ class JobContext(Limited):
     @contextmanager
     def interrupted_by(self, interrupt: Callable[[], None]) -> Iterator[None]:
         """Have `interrupt` called when the attempt has to stop; at once if it has to already."""
-        with self._lock:
+        self.add_interrupt(interrupt)
+        try:
+            yield
+        finally:
+            self.remove_interrupt(interrupt)
+
+    def add_interrupt(self, interrupt: Callable[[], None]) -> None:
+        """`interrupted_by`, from here on."""
+        with self._making:
             self._on_stop = (*self._on_stop, interrupt)
             late = self._stop is not None
         if late:
             interrupt()
-        try:
-            yield
-        finally:
-            with self._lock:
-                left = list(self._on_stop)
-                left.remove(interrupt)
-                self._on_stop = tuple(left)
+
+    def remove_interrupt(self, interrupt: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self._making:
+            if self._on_stop == (interrupt,):
+                self._on_stop = ()
+                return
+            left = list(self._on_stop)
+            left.remove(interrupt)
+            self._on_stop = tuple(left)
 
     def take_progress(self, *, now: float, final: bool = False) -> str | None:
         """The JSON to write, once: at most every second until `final`, which belongs to the job's end."""

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import inspect
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -64,7 +64,7 @@ _NO_RESULT: Final = Completed(None)
 
 
 class Loop(Protocol):
-    """Where an async job runs; a worker of one job and one of many have different ones."""
+    """Where an async job runs that has a thread: a worker of one job and a test have different ones."""
 
     def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Run one execution to its end, from the thread of its job."""
@@ -148,7 +148,12 @@ def execute(
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as left:
         if is_the_users_own(left):
             raise
-        return _heeding_stop(Failed(captured(left, redactor), retryable=True), ctx, redactor)
+        return ended_from_outside(left, ctx, redactor)
+
+
+def ended_from_outside(exc: BaseException, ctx: JobContext, redactor: Redactor) -> Outcome:
+    """What an attempt comes to that was ended where its function could not hear of it."""
+    return _heeding_stop(Failed(captured(exc, redactor), retryable=True), ctx, redactor)
 
 
 async def perform(
@@ -161,7 +166,7 @@ async def perform(
     limits: PayloadLimits = _LIMITS,
     redactor: Redactor = _NO_SECRETS,
 ) -> Outcome:
-    """What `execute` does, for a worker with an event loop of its own; only async work ever suspends it."""
+    """What `execute` does, as a coroutine, on a loop that is turned already; sync work never waits."""
     if not work.is_async:
         return _perform_sync(job, work, ctx, invoke_context, run, limits, redactor)
     outcome: Outcome
@@ -171,7 +176,11 @@ async def perform(
         try:
             ctx.raise_if_cancelled()
             with invocation(invoke_context, job, run) as finalize:
-                value = await _interruptible(work.call(job, ctx), ctx)
+                body, interrupt = work.call(job, ctx), _TaskInterrupt(ctx)
+                try:
+                    value = await body
+                finally:
+                    interrupt.end()
                 outcome = _completed(value, finalize, work, limits)
         except BaseException as exc:
             if is_the_users_own(exc):
@@ -252,26 +261,33 @@ def _ended(outcome: Outcome, ctx: JobContext, observed: Unobserved, redactor: Re
     return outcome
 
 
-async def _interruptible(body: Awaitable[Any], ctx: JobContext) -> Any:
-    """Await the body; when the attempt has to stop, the task that runs it is cancelled."""
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    is_running = True
+class _TaskInterrupt:
+    """While a job's coroutine is awaited: when the attempt has to stop, the task that runs it is cancelled.
 
-    def cancel() -> None:
-        if is_running and task is not None:
-            task.cancel(ctx.stop_reason)
+    A class, as thousands of them may wait at once, and closures would take five times as much.
+    """
 
-    def interrupt() -> None:
+    __slots__ = ("_ctx", "_task")
+
+    def __init__(self, ctx: JobContext) -> None:
+        self._ctx = ctx
+        self._task = asyncio.current_task()
+        ctx.add_interrupt(self)
+
+    def __call__(self) -> None:
         # The loop may be closed by now: then there is nothing left to cancel.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(cancel)
+        if (task := self._task) is not None:
+            with contextlib.suppress(RuntimeError):
+                task.get_loop().call_soon_threadsafe(self._cancel)
 
-    with ctx.interrupted_by(interrupt):
-        try:
-            return await body
-        finally:
-            is_running = False
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel(self._ctx.stop_reason)
+
+    def end(self) -> None:
+        """The coroutine has ended: what its task does from now on is not to be cancelled."""
+        self._task = None
+        self._ctx.remove_interrupt(self)
 
 
 def _result_json(

@@ -9,6 +9,7 @@ timer of `host/processes/lease_timer`, needs no thread of ours and stands under 
     stall        after a first progress beat, none for longer than the limit      the process ends (76)
     stop         cancelled, or its worker has to stop, and its grace is over      the process starts anew
     lease        a renewal was refused, so another attempt owns the job            the process ends (80)
+                 of several on a loop: its task is cancelled first
 
 A job's own budget begins when its model is loaded: how long that takes is not the job's doing, and nothing
 beats meanwhile. For a model that is not unloaded no job is blamed at all: it is given back.
@@ -95,7 +96,9 @@ class HeldJob:
     ending: Ending | None = None
     ended: float = math.inf
     counts: bool = False
+    # It runs on a loop that it shares, and when it was seen to have lost its lease there.
     is_async: bool = False
+    lost_at: float = math.inf
     # Told by a guard that it has overrun, and left to stop by itself until `end_at`.
     overran: Verdict | None = None
     leave_until: float = 0.0

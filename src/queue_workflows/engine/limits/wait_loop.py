@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import psycopg
@@ -162,7 +163,7 @@ class DatabaseCalls:
                     continue
                 try:
                     if isinstance(step, Ask):
-                        asked = self._in_thread(waiter.job, step.question)
+                        asked = self._in_thread(partial(self._ask, waiter.job, step.question))
                         cancelled = await _settled(asked)
                         answer = asked.result()
                     else:
@@ -170,19 +171,28 @@ class DatabaseCalls:
                 except BaseException as exc:
                     failure = exc
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Do what waits for the database off the loop, and to its end whatever is cancelled meanwhile."""
+        asked = self._in_thread(work)
+        cancelled = await _settled(asked)
+        answer: T = asked.result()
+        if cancelled is not None:
+            raise cancelled
+        return answer
+
     def close(self) -> None:
         """Nobody asks any more."""
         with self._lock:
             if self._thread is not None:
                 self._thread.shutdown(wait=False)
 
-    def _in_thread(self, job: ClaimedJob, question: Question) -> asyncio.Future[Any]:
+    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Not on the loop's usual threads: all of those may wait for what a job on the loop holds."""
         with self._lock:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="qwf-ask")
         try:
-            return asyncio.get_running_loop().run_in_executor(self._thread, self._ask, job, question)
+            return asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Exception as refused:
             self._on_failure(refused)
             raise

@@ -297,11 +297,11 @@ class TaskRegistry:
                     advice="give one of them another name",
                 )
             self._known[name] = (task, work)
-        if arguments is not None:
-            convert_args_of(name, arguments.converted)
             self.with_options.pop(name, None)
             if task.has_key or task.has_lock:
                 self.with_options[name] = task
+        if arguments is not None:
+            convert_args_of(name, arguments.converted)
         return task
 
     def task(

@@ -78,10 +78,17 @@ WITH {given}, ended AS (
     WHERE {held_by}
     RETURNING {ended}
 ){events}
-SELECT id, status FROM ended
+SELECT {answer} FROM ended
 """
-END: Final = per_family(_END, given=GIVEN, ending=ENDING, held_by=FENCE)
-END_ALIKE: Final = per_family(_END, given=GIVEN_ALIKE, ending=ENDING, held_by=FENCE_OF_ALL)
+_ANSWER: Final = "id, status"
+END: Final = per_family(_END, given=GIVEN, ending=ENDING, held_by=FENCE, answer=_ANSWER)
+END_ALIKE: Final = per_family(_END, given=GIVEN_ALIKE, ending=ENDING, held_by=FENCE_OF_ALL, answer=_ANSWER)
+# For a process that is gone before the answer comes: what does not fit into the server's buffer has nowhere
+# to go, and undoes all.
+END_UNHEARD: Final = per_family(_END, given=GIVEN, ending=ENDING, held_by=FENCE, answer="count(*)")
+END_ALIKE_UNHEARD: Final = per_family(
+    _END, given=GIVEN_ALIKE, ending=ENDING, held_by=FENCE_OF_ALL, answer="count(*)"
+)
 # ended: what the sender of the ending still held. claimed: the next jobs, beside the end of the last ones.
 # Both parts see the table as it was before the statement, so what is given back here is not taken again here.
 # What was accepted is one row, so that it comes back without a job too, and told once; a row for each job
@@ -234,6 +241,12 @@ def end_statement(family: Family, endings: Sequence[Ending]) -> tuple[str, dict[
     """What ends these, which are one or more."""
     alike, given = given_params(family, endings)
     return (END_ALIKE if alike else END)[family.name], given
+
+
+def unheard_end(family: Family, endings: Sequence[Ending]) -> tuple[str, dict[str, Any]]:
+    """`end_statement` for a process that asks it last, and is gone before it is answered."""
+    alike, given = given_params(family, endings)
+    return (END_ALIKE_UNHEARD if alike else END_UNHEARD)[family.name], given
 
 
 def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:

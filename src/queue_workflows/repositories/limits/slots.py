@@ -148,6 +148,13 @@ FROM given
 WHERE {fence}
 RETURNING held.limit_key, held.slot
 """)
+# For a process that is gone before an answer could come.
+FREE_UNHEARD: Final = _written("""
+WITH {given}
+UPDATE limit_slots AS held SET lease_expires_at = '-infinity'
+FROM given
+WHERE {fence}
+""")
 # Of each want, what its attempt holds of its key.
 HELD: Final = """
 SELECT given.number, held.slot, held.acquired_at
@@ -328,9 +335,9 @@ def _most(most: int) -> int:
     return check.whole("max", most, 0, check.INT_MAX)
 
 
-def free_statement(slots: Iterable[Slot]) -> tuple[str, dict[str, Any]]:
-    """What frees these, for a process that asks it last."""
-    return FREE, _held(slots)
+def unheard_free(slots: Iterable[Slot]) -> tuple[str, dict[str, Any]]:
+    """What frees these, for a process that asks it last, and is gone before it is answered."""
+    return FREE_UNHEARD, _held(slots)
 
 
 def _held(slots: Iterable[Slot]) -> dict[str, Any]:

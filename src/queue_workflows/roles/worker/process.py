@@ -13,7 +13,7 @@ from queue_workflows import db
 from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE, current_config, keep_directory
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.listen.listener import Listener
-from queue_workflows.engine.execution.executor import EventLoop, Loop
+from queue_workflows.engine.execution.executor import EventLoop
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import bind_child_threads
 from queue_workflows.engine.registry.declared import LimitDeclaring
@@ -124,10 +124,10 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     )
 
 
-def _worker_of(parts: WorkerParts, *, is_concurrent: bool) -> ConcurrentWorker | Worker:
-    if parts.hooks is not None:
-        return HookWorker(parts, parts.hooks)
-    return ConcurrentWorker(parts) if is_concurrent else Worker(parts)
+def _worker_of(parts: WorkerParts, loop: SharedLoop | EventLoop) -> ConcurrentWorker | Worker:
+    if not isinstance(loop, SharedLoop):
+        return Worker(parts)
+    return ConcurrentWorker(parts, loop) if parts.hooks is None else HookWorker(parts, loop, parts.hooks)
 
 
 def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions) -> Affinity | None:
@@ -144,7 +144,7 @@ def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions)
     )
 
 
-def _bar_of(loop: Loop, identity: Identity) -> Callable[[HeldJob], bool] | None:
+def _bar_of(loop: SharedLoop | EventLoop, identity: Identity) -> Callable[[HeldJob], bool] | None:
     """Whether another job keeps one from going on, where jobs are asked first when they overrun.
 
     So are those of a part: it stands in for a worker of several, and its job is not to fare otherwise.
@@ -223,13 +223,13 @@ def _work(
             options,
             guardian=guardian,
             listener=listener,
-            loop=loop,
+            loop=loop if isinstance(loop, EventLoop) else None,
             side_connection=side_connection,
         )
         status = ExitCode.FAILED
         try:
             try:
-                worker = _worker_of(parts, is_concurrent=is_concurrent)
+                worker = _worker_of(parts, loop)
                 status = worker.run()
                 guardian.job_log.say_counted()
             except Exception as exc:
@@ -248,7 +248,12 @@ def _work(
 
 
 def _close(
-    guardian: Guardian, side_connection: SideConnection, loop: Loop, *, status: int, grace_s: float
+    guardian: Guardian,
+    side_connection: SideConnection,
+    loop: EventLoop | SharedLoop,
+    *,
+    status: int,
+    grace_s: float,
 ) -> None:
     """All of it, and at the last what jobs left running, whatever they still raise in this thread."""
     try:

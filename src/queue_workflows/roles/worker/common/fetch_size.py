@@ -25,7 +25,7 @@ class FetchSize:
     """How much one worker fetches; `had` is how many jobs it has taken so far, `now` the monotonic clock."""
 
     def __init__(self, concurrency: int) -> None:
-        self._least = max(1, concurrency) * PER_HAND
+        self._least = min(LONGEST_PAGE, max(1, concurrency) * PER_HAND)
         self._had = 0
         self._at = self._due = -math.inf
         self._pause = _FIRST_PAUSE_S

@@ -67,10 +67,13 @@ class Leftovers:
         """The moment at which a job begins, for `after`; what it starts bears our mark."""
         if owns_something(job):
             self._adopt(True)
-        if self._mark is not None and MARK not in os.environ:
-            # A job before it has emptied the environment.
-            os.environ[MARK] = self._mark
+        self.mark()
         return boottime()
+
+    def mark(self) -> None:
+        """Have what a job starts bear our mark, also where one before it has emptied the environment."""
+        if self._mark is not None and MARK not in os.environ:
+            os.environ[MARK] = self._mark
 
     def after(self, held: HeldJob, began: float) -> None:
         """End what came with a job that owns something or was told to stop."""

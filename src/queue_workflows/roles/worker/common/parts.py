@@ -69,10 +69,10 @@ class WorkerParts:
         *,
         guardian: Guardian,
         listener: Listener,
-        loop: Loop,
+        loop: Loop | None,
         side_connection: SideConnection,
     ) -> Self:
-        """Everything for a worker of this queue; its async jobs run on `loop`."""
+        """Everything for a worker of this queue; async jobs of one that has one at a time run on `loop`."""
         family, rng = family_of(options.queue), Random()  # noqa: S311
         marks = Marks(settings.poll_s, passes_by=family is INGEST)
         redactor = Redactor(secrets_of(database.params))

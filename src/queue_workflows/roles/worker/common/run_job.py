@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from functools import partial
 from json import loads
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 
@@ -22,7 +23,13 @@ from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.ending import ending_instead, ending_of, for_good
 from queue_workflows.engine.execution.error_capture import captured
-from queue_workflows.engine.execution.executor import Loop, execute, is_the_users_own
+from queue_workflows.engine.execution.executor import (
+    Loop,
+    ended_from_outside,
+    execute,
+    is_the_users_own,
+    perform,
+)
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
@@ -52,6 +59,12 @@ _TASK_NAME: Final = attrgetter("task_name")
 _NO_JOBS_WORTH: Final = (Released, OnHold)
 
 
+class Apart(Protocol):
+    """Does off the event loop what waits for the database, and to its end."""
+
+    async def __call__(self, work: Callable[[], None], /) -> None: ...
+
+
 class JobRunner:
     """Knows what the host app wired in; `has_loaded` tells whether some of it may stay in this process."""
 
@@ -60,7 +73,7 @@ class JobRunner:
         settings: Settings,
         *,
         connected: Callable[[], psycopg.Connection[Any]],
-        loop: Loop,
+        loop: Loop | None,
         limits: PayloadLimits,
         redactor: Redactor,
         rng: Random,
@@ -68,7 +81,9 @@ class JobRunner:
         hooks: HookRunner | None = None,
         ask: Callable[[ClaimedJob, Callable[[psycopg.Connection[Any]], Any]], Any] | None = None,
     ) -> None:
-        """`models` are kept by a worker of the queue `gpu`, `hooks` runs those of one of `hooks`.
+        """Async jobs run on `loop`, but for those of `run_on_loop`.
+
+        `models` are kept by a worker of the queue `gpu`, `hooks` runs those of one of `hooks`.
 
         `ask` puts a question for a node job that runs in another thread than the one of `connected`.
         """
@@ -111,6 +126,41 @@ class JobRunner:
                 ctx.model = None
                 self._models.used()
 
+    async def run_on_loop(self, held: HeldJob, apart: Apart) -> Ending | None:
+        """`run` for an async ingest job, on a loop that it shares; `apart` does there what has to wait.
+
+        All that it takes is done in this one coroutine: each further one is kept for each job that waits.
+        """
+        job, ctx = held.job, held.ctx
+        try:
+            work = self._tasks.find(job.task_name) if isinstance(job, ClaimedIngestJob) else None
+            if work is None:
+                return self._ending_of(self._outcome_of(held), job)
+            self.has_loaded = True
+            if ctx.stopping is None and ctx.must_be_begun(work.rules):
+                await apart(partial(ctx.begin, work.rules))
+            if work.survives_outage:
+                ctx.survives_outage = True
+            limits, redactor = self._limits, self._redactor
+            outcome = await perform(
+                job, work, ctx, invoke_context=self._invoke_context, limits=limits, redactor=redactor
+            )
+            held.counts = not isinstance(outcome, _NO_JOBS_WORTH)
+            return self._ending_of(for_good(outcome, ctx), job)
+        except LeaseLost:
+            return None
+        except asyncio.CancelledError as cancelled:
+            return self.ended_from_outside(cancelled, job, ctx)
+        except BaseException as exc:
+            if is_the_users_own(exc) or _is_away(exc):
+                raise
+            return self._not_begun(exc, job, ctx)
+
+    def ended_from_outside(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+        """How a job on a loop ends that was ended where its function could not hear of it."""
+        ctx.close()
+        return self._ending_of(for_good(ended_from_outside(exc, ctx, self._redactor), ctx), job)
+
     def _not_begun(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         entry = captured(exc, self._redactor)
         # Not by the exception itself: to look at one may raise anything.
@@ -151,7 +201,7 @@ class JobRunner:
 
     def _executed(self, held: HeldJob, work: Work, run: WorkflowRun | None) -> Outcome:
         job, ctx = held.job, held.ctx
-        if ctx.stopping is None:
+        if ctx.stopping is None and ctx.must_be_begun(work.rules):
             try:
                 ctx.begin(work.rules)
             except LeaseLost:
@@ -171,11 +221,13 @@ class JobRunner:
         held.counts = not isinstance(outcome, _NO_JOBS_WORTH)
         return outcome
 
-    def unknown(self, jobs: Sequence[ClaimedJob]) -> set[str]:
-        """The tasks of these jobs, of one family, that this process does not know."""
+    def sort(self, jobs: Sequence[ClaimedJob]) -> tuple[set[str], set[str]]:
+        """Of these jobs, of one family, the tasks that this process does not know, and those for the loop."""
         if not jobs or not isinstance(jobs[0], ClaimedIngestJob):
-            return set()
-        return {name for name in set(map(_TASK_NAME, jobs)) if not self._tasks.knows(name)}
+            return set(), set()
+        found = {name: self._tasks.find(name) for name in set(map(_TASK_NAME, jobs))}
+        unknown = {name for name, work in found.items() if work is None}
+        return unknown, {name for name, work in found.items() if work is not None and work.is_async}
 
     def put_aside(self, job: ClaimedIngestJob) -> Ending | None:
         """How a job ends if this process does not know its task."""

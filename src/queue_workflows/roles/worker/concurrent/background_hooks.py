@@ -27,6 +27,7 @@ from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.jobs.hooks import FOR_TREE, HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
+from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 from queue_workflows.roles.worker.concurrent.worker import ConcurrentWorker
 
@@ -155,7 +156,7 @@ class Background:
                 job.suspect = False
             claimed = self._held(jobs, reading)
             guardian.exchange(claimed, [])
-        self.job_threads.put(claimed, self.count())
+        self.job_threads.put(claimed)
         return claimed
 
     def _end_trial(self, held: HeldJob, now: float) -> None:
@@ -187,8 +188,8 @@ def _is_background(held: HeldJob) -> bool:
 class HookWorker(ConcurrentWorker):
     """A concurrent worker with background jobs that take none of its places."""
 
-    def __init__(self, parts: WorkerParts, runner: HookRunner) -> None:
-        super().__init__(parts)
+    def __init__(self, parts: WorkerParts, loop: SharedLoop, runner: HookRunner) -> None:
+        super().__init__(parts, loop)
         self._background = Background(
             parts,
             runner,

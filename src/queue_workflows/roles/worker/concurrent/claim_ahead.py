@@ -15,7 +15,7 @@ also pauses between rounds: what it began is counted since the last claim but on
 
 A worker that may have all of it claims half of it at a time: one half is run while the other is claimed. What
 has not been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its place,
-uncounted.
+uncounted. Where a hundred jobs run or more, a question waits up to 10 ms for a fiftieth of them to end.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ AHEAD_LONGEST_S: Final = 0.05
 AHEAD_LEAST: Final = 50
 AHEAD_MOST: Final = 400
 GIVE_BACK_AFTER_S: Final = 0.1
+# Of so many that run some end all the time: a question is for a fiftieth of them, or for those of 10 ms.
+MANY: Final = 100
 # How many jobs the mean of their durations looks back on, in threads' worth.
 _REMEMBERED: Final = 4
 
@@ -90,8 +92,10 @@ class ClaimAhead:
         free = max(0, self._threads - running - waiting - unread + ahead)
         return free if ahead < AHEAD_MOST else min(free, (self._threads + AHEAD_MOST) // 2)
 
-    def is_little(self, free: int, waiting: int) -> bool:
-        """Whether so few are worth no question yet, as each thread has work."""
+    def is_little(self, free: int, running: int, waiting: int) -> bool:
+        """Whether so few are worth no question yet, as each thread has work, or hundreds of jobs run."""
+        if running >= MANY and free * MANY < 2 * running:
+            return True
         return waiting >= self._threads and 2 * free < waiting
 
     def give_back_at(self, waiting: int) -> float | None:

@@ -1,7 +1,7 @@
-"""A worker with many jobs at once: the main thread is at the database, threads are at the jobs.
+"""A worker with many jobs at once: the main thread is at the database, others are at the jobs.
 
-    main thread                                     job threads (N of them, one event loop)
-    ───────────                                     ───────────────────────────────────────
+    main thread                                     N places: job threads, tasks of one event loop
+    ───────────                                     ──────────────────────────────────────────────
     gather what has ended
     end those and claim the next: one statement ──> meanwhile jobs run, and end
     guard what came, hand it over ─────────────────> begin
@@ -26,6 +26,7 @@ suspect is given the worker for itself in `suspect_isolation`; what happens when
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 from collections.abc import Collection, Sequence
@@ -45,12 +46,15 @@ from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
 from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
 from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
+from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectIsolation
 from queue_workflows.states import JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
 
+# A larger batch takes memory and time before the first of it begins, and saves nothing.
+_AT_A_TIME: Final = 500
 # How long ends may gather while there is work for each thread and no room for more.
 _GATHER_S: Final = 0.01
 # How long jobs may take to stop by themselves when their worker cannot go on.
@@ -60,7 +64,8 @@ _FAILING_GRACE_S: Final = 1.0
 class ConcurrentWorker(WorkerBase):
     """The main thread's loop, which asks the database while threads run the jobs."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerParts, loop: SharedLoop) -> None:
+        """Async jobs run on `loop`, each as a task of it."""
         super().__init__(
             parts,
             make_durable=self._make_durable_beside,
@@ -76,6 +81,13 @@ class ConcurrentWorker(WorkerBase):
             perform=self._perform,
             ring=parts.listener.interrupt,
             begins=last_word.own.begins,
+            loop=loop,
+        )
+        loop.serve(
+            lambda held: self._job_runner.run_on_loop(held, parts.windows.calls.apart),
+            begins=self._begins_on_loop,
+            over=self._over_on_loop,
+            broke=self._broke_on_loop,
         )
         self._room = ClaimAhead(parts.options.concurrency)
         self._suspect_isolation = SuspectIsolation(
@@ -117,7 +129,8 @@ class ConcurrentWorker(WorkerBase):
         if not self._exchange.unread:
             self._ask_else(now)
         limit, alone = self._wanted(now)
-        if limit and self._room.is_little(limit, self.job_threads.waiting):
+        waiting = self.job_threads.waiting
+        if limit and self._room.is_little(limit, self._in_hand() - waiting - self._over(), waiting):
             limit, alone = self._wanted_later()
         if limit:
             self._exchange.exchange(limit, alone)
@@ -198,12 +211,15 @@ class ConcurrentWorker(WorkerBase):
             return 0, False
         waiting = self.job_threads.waiting
         free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
-        return int(max(0, min(free, self._lifecycle.left() - self._holdings.count() - unread))), False
+        left = self._lifecycle.left() - self._holdings.count() - unread
+        return int(max(0, min(free, left, _AT_A_TIME))), False
 
     def _wanted_later(self) -> tuple[int, bool]:
         """How many jobs to claim, and whether alone, when the threads have begun half of theirs, or soon."""
-        half = self.job_threads.waiting // 2
-        self.job_threads.gathered(lambda: self._listen(_GATHER_S), waiting=half)
+        if (waiting := self.job_threads.waiting) > 1:
+            self.job_threads.gathered(lambda: self._listen(_GATHER_S), waiting=waiting // 2)
+        else:
+            self._listen(_GATHER_S)
         now = time.monotonic()
         self._gather(now)
         return self._wanted(now)
@@ -329,12 +345,15 @@ class ConcurrentWorker(WorkerBase):
             self._is_empty = self._is_empty_alone = False
 
     def _hand_over(self, claimed: list[HeldJob]) -> None:
-        unknown = self._job_runner.unknown([held.job for held in claimed])
+        unknown, on_loop = self._job_runner.sort([held.job for held in claimed])
         if unknown:
             claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
+        if on_loop:
+            for held in claimed:
+                held.is_async = isinstance(held.job, ClaimedIngestJob) and held.job.task_name in on_loop
         self._room.asked(self._exchange.took_s)
         self._room.handed(len(claimed), time.monotonic())
-        self.job_threads.put(claimed, self._holdings.count())
+        self.job_threads.put(claimed)
 
     def _puts_aside(self, held: HeldJob, unknown: Collection[str]) -> bool:
         job = held.job
@@ -365,10 +384,29 @@ class ConcurrentWorker(WorkerBase):
     def _perform(self, held: HeldJob) -> None:
         try:
             held.ending = self._run_job(held)
-        except DATABASE_AWAY as exc:
-            self._guardian.damage.leave_if_at_fault(exc)
-            held.ending = self._job_runner.not_run(held.job, held.ctx)
         except BaseException as exc:
-            self._guardian.damage.leave_if_at_fault(exc)
-            _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
-            held.ending = self._job_runner.failed(exc, held.job, held.ctx)
+            held.ending = self._ending_without_run(held, exc)
+
+    def _ending_without_run(self, held: HeldJob, exc: BaseException) -> Ending | None:
+        self._guardian.damage.leave_if_at_fault(exc)
+        if isinstance(exc, DATABASE_AWAY):
+            return self._job_runner.not_run(held.job, held.ctx)
+        _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
+        return self._job_runner.failed(exc, held.job, held.ctx)
+
+    # On the event loop.
+
+    def _begins_on_loop(self, place: int, job_id: int) -> None:
+        # What coroutines start is nobody's in particular: it is ended with the worker, by its mark.
+        if self._leftovers is not None:
+            self._leftovers.mark()
+        last_word.own.begins(place, job_id)
+
+    def _over_on_loop(self, place: int, held: HeldJob) -> HeldJob | None:
+        self._after_job()
+        return self.job_threads.over_on_loop(place, held)
+
+    def _broke_on_loop(self, held: HeldJob, exc: BaseException) -> Ending | None:
+        if isinstance(exc, asyncio.CancelledError):
+            return self._job_runner.ended_from_outside(exc, held.job, held.ctx)
+        return self._ending_without_run(held, exc)

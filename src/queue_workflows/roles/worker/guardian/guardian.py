@@ -424,11 +424,18 @@ class Guardian:
             self._due.declare = now + self._declare(self.connected())
 
     def write_progress(self, now: float, *, final: bool = False) -> None:
-        for one in self.holdings.all():
-            text = one.ctx.take_progress(now=now, final=final)
-            if text is not None:
-                # A lost lease is for the watch to find out, which knows whether the job has just ended.
-                self.terms.repository(self.connected()).beat_many([(one.job.fence, text)])
+        said = [(one, one.ctx.take_progress(now=now, final=final)) for one in self.holdings.all()]
+        if not (beats := [(one.job.fence, text) for one, text in said if text is not None]):
+            return
+        repository = self.terms.repository(self.connected())
+        # A lost lease is for the watch to find out, which knows whether the job has just ended.
+        try:
+            repository.beat_many(beats)
+        except psycopg.DataError:
+            # What the server will not have of one job is nothing to the others.
+            for beat in beats:
+                with suppress(psycopg.DataError):
+                    repository.beat_many([beat])
 
     # The end.
 

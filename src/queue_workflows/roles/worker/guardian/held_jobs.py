@@ -146,8 +146,9 @@ class HeldJobs:
 
     def go_on(self, held: Sequence[HeldJob], until: float) -> bool:
         """Let these live until then whatever their leases say; False if other jobs are held by now."""
+        known = set(map(id, held))
         with self._lock:
-            if not all(any(one is known for known in held) for one in self._held.values()):
+            if not all(id(one) in known for one in self._held.values()):
                 return False
             self._going_on = dict(self._held)
             self._going_on_until = until

@@ -4,7 +4,8 @@
 
 A job that is given back may be begun elsewhere as soon as that is committed, while its function still runs
 here. So the statement is the last that the process does: it is sent and no answer is waited for, and the
-process is gone before the server has run it. If it does not arrive, or is refused, the leases lapse.
+process is gone before the server has run it. So its answer has to be short, however many jobs it is about:
+one that the server cannot send fails the statement. If it does not arrive, or is refused, the leases lapse.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.repositories.claims.end import Ending, end_statement
-from queue_workflows.repositories.limits.slots import free_statement
+from queue_workflows.repositories.claims.end import Ending, unheard_end
+from queue_workflows.repositories.limits.slots import unheard_free
 from queue_workflows.repositories.sql.pipeline import send
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.states import JobStatus
@@ -37,7 +38,7 @@ def last_message(
     """What sends these endings, with the slots of their jobs, in one transaction."""
     if not endings:
         return lambda: None
-    asked = [end_statement(terms.repository(connection).family, endings)]
+    asked = [unheard_end(terms.repository(connection).family, endings)]
     if slots := terms.kept.of([each.fence for each in endings]):
-        asked.insert(0, free_statement(slots))
+        asked.insert(0, unheard_free(slots))
     return partial(send, connection, asked, within_s=_SENT_WITHIN_S)

@@ -3,6 +3,7 @@
     wait ──its worker stops──> STOP: asked to stop, where it can be
       │
       ├─ overran, beside others ──> ASK: asked first, as the others would be given back for it
+      ├─ lost its lease, as a task on a loop ──> wait: it was cancelled, and has a second to go
       ├─ overran, or told and not gone in time ──> END: the process ends, and with it the job
       ├─ its worker was told to stop, perhaps by it ──> CRASH: nothing is given back
       └─ no job, but an unload that hangs ──> UNLOAD: the process ends
@@ -13,6 +14,7 @@ claims, as the job may be over by then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -26,6 +28,8 @@ from queue_workflows.roles.worker.guardian.stop_requests import StopRequests
 
 # How soon to look again at a job that another one keeps from going on.
 _BARRED_S: Final = 0.5
+# How long a task that was cancelled for its lost lease may take over its end.
+_LEAVES_WITHIN_S: Final = 1.0
 # What is said of a job for its times, or would be.
 _BLAMED: Final = (None, Verdict.WALL_CLOCK, Verdict.STALL, Verdict.MODEL_LOAD)
 
@@ -76,7 +80,9 @@ class Judge:
         for held in jobs:
             if now >= held.ask_at:
                 yield Ruling(Action.STOP, held)
-            if (verdict := self.verdict_on(held, now)) is None:
+            if (verdict := self.verdict_on(held, now)) is None or self._may_leave_its_loop(
+                held, verdict, now
+            ):
                 continue
             if self._is_barred is not None and verdict in {Verdict.WALL_CLOCK, Verdict.STALL}:
                 if self._is_barred(held):
@@ -98,6 +104,15 @@ class Judge:
             return Verdict.MODEL_UNLOAD
         held.leave_until = now + _BARRED_S
         return None
+
+    def _may_leave_its_loop(self, held: HeldJob, verdict: Verdict, now: float) -> bool:
+        """Whether a lost job can still be taken off its loop: its siblings need not go with it."""
+        if verdict is not Verdict.LEASE or not held.is_async or self._is_barred is None:
+            return False
+        if math.isinf(held.lost_at):
+            held.lost_at = now
+        held.leave_until = held.lost_at + _LEAVES_WITHIN_S
+        return now < held.leave_until
 
     def _unload_hangs(self, now: float) -> bool | None:
         """Whether an unload takes longer than it may; None if there is none."""
