@@ -7,7 +7,7 @@ from alembic import op
 from queue_workflows.db.migrations.beside_writers.indexes import beside_others, is_there
 
 revision = "0041"
-down_revision = "0039"
+down_revision = "0040"
 branch_labels = None
 depends_on = None
 
