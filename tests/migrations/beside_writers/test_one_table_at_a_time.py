@@ -39,8 +39,8 @@ WRITES = {
         SELECT id, 'ask', '{}' FROM workflow_runs LIMIT 1
     """,
 }
-# Tables that are looked at as rows of others are inserted: those refer to runs, and the event that announces an
-# answer has a column for a node job.
+# Tables that are looked at as rows of others are inserted: these refer to runs, and the event that announces
+# an answer has a column for a node job.
 LOOKED_AT = {
     "workflow_node_jobs": ("workflow_runs",),
     "workflow_input_submissions": ("workflow_runs", "workflow_node_jobs"),
