@@ -39,8 +39,12 @@ WRITES = {
         SELECT id, 'ask', '{}' FROM workflow_runs LIMIT 1
     """,
 }
-# Whose rows refer to runs, which are looked for as they are inserted.
-OF_RUNS = dict.fromkeys(("workflow_node_jobs", "workflow_input_submissions"), ("workflow_runs",))
+# Tables that are looked at as rows of others are inserted: these refer to runs, and the event that announces
+# an answer has a column for a node job.
+LOOKED_AT = {
+    "workflow_node_jobs": ("workflow_runs",),
+    "workflow_input_submissions": ("workflow_runs", "workflow_node_jobs"),
+}
 # A statement that keeps others from a table until the end of its transaction.
 LOCKS = re.compile(
     r"^\s*(?:ALTER TABLE (?:IF EXISTS )?|(?:CREATE|DROP)[^;]*? TRIGGER [^;]*? ON |UPDATE |DELETE FROM )(\w+)",
@@ -129,7 +133,7 @@ def check_others_go_on(dsn: str, table: str, step: Step) -> None:
             assert another.execute(HELD, [waits()[0], list(WRITES)]).fetchall() == []
             ((awaited,),) = another.execute(AWAITED, [waits()]).fetchall()
             for other, sql in WRITES.items():
-                if awaited not in {other, *OF_RUNS.get(other, ())}:
+                if awaited not in {other, *LOOKED_AT.get(other, ())}:
                     another.execute(sql)
         assert said == []
         writer.commit()
