@@ -97,13 +97,15 @@ def test_a_listener_that_is_refused_costs_no_job(
     )
     with running_worker(qwf_dsn, "--max-jobs", "2") as worker:
         until(lambda: conn.execute(advertised).fetchone() is not None)
+        # Without the triggers, which would miss the function as well: the worker finds the jobs by its poll.
+        conn.execute("ALTER TABLE ingest_jobs DISABLE TRIGGER qwf_wake_waiting")
         conn.execute("ALTER FUNCTION qwf_wake_class() RENAME TO qwf_wake_class_away")
         try:
-            # Without the trigger, which would miss the function as well: the worker finds them by its poll.
             with conn.transaction():
                 conn.execute("SET LOCAL session_replication_role = replica")
                 both = [jobs.enqueue("note", queue="fetch").id for _ in range(2)]
             assert worker.wait(150) == 0
         finally:
             conn.execute("ALTER FUNCTION qwf_wake_class_away() RENAME TO qwf_wake_class")
+            conn.execute("ALTER TABLE ingest_jobs ENABLE TRIGGER qwf_wake_waiting")
     assert [(jobs.fetch(job).status, jobs.fetch(job).attempt) for job in both] == [("completed", 1)] * 2
