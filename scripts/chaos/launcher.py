@@ -28,7 +28,13 @@ from typing import Any, Final, NoReturn
 
 SCRIPTS: Final = Path(__file__).resolve().parents[1]
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_LEFT_OUT: Final = ("queue_workflows.__main__", "queue_workflows.testing", "queue_workflows.demo")
+_LEFT_OUT: Final = (
+    "queue_workflows.__main__",
+    "queue_workflows.demo",
+    "queue_workflows.django",
+    "queue_workflows.flask",
+    "queue_workflows.testing",
+)
 
 
 class Launcher:
