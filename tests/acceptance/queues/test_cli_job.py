@@ -87,7 +87,8 @@ def test_where_says_the_options_in_one_text(job, ingest, node):
     typo = job("list", "--where", "queu:fetch", status=2)
     assert typo == Said(
         "",
-        "qwf: no filter 'queu': one of family, queue, status, task, node, run, error, worker, held, older, newer\n",
+        "qwf: no filter 'queu': one of family, queue, status, task, node, run, error, worker, held, older,"
+        " newer\n",
     )
     assert (
         "status is given as an option and"

@@ -213,8 +213,8 @@ def test_a_wrong_command_line_is_2(qwf_dsn, options):
 
 def test_a_run_of_too_many_at_once_is_a_mistake_of_the_command_line(qwf_dsn: str) -> None:
     """As for a worker, and before one is started."""
-    said = qwf_here("--db", qwf_dsn, "queue", "run", "fetch", "--concurrency", "1001", status=2)
-    assert "1<=x<=1000" in said.stderr
+    said = qwf_here("--db", qwf_dsn, "queue", "run", "fetch", "--concurrency", "2001", status=2)
+    assert "1<=x<=2000" in said.stderr
 
 
 def test_next_shows_the_line_of_a_queue(conn: psycopg.Connection, qwf_dsn: str) -> None:

@@ -20,6 +20,8 @@ VERBS = [
     (IngestTask.enqueue, IngestTask.aenqueue),
     (IngestTask.enqueue_many, IngestTask.aenqueue_many),
 ]
+# Of a caller that blocks its thread: an engine to look by, and how it waits.
+OF_ITS_OWN = {"wait_for": {"engine", "now", "sleep"}}
 
 
 def words(verb: Callable[..., Any]) -> set[str]:
@@ -37,4 +39,4 @@ def words(verb: Callable[..., Any]) -> set[str]:
 @pytest.mark.parametrize(("verb", "form"), VERBS, ids=lambda verb: verb.__qualname__)
 def test_it_takes_what_the_verb_takes(verb: Callable[..., Any], form: Callable[..., Any]) -> None:
     """Every argument, under its name."""
-    assert words(form) == words(verb)
+    assert words(form) == words(verb) - OF_ITS_OWN.get(verb.__name__, set())

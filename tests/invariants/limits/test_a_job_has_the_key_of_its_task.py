@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -167,7 +168,10 @@ def test_a_serializable_producer_depends_on_nothing(
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         by_name(conn, "fetch")
-        locks = conn.execute("SELECT relation::regclass::text FROM pg_locks WHERE mode = 'SIReadLock'")
+        locks = conn.execute(
+            "SELECT relation::regclass::text FROM pg_locks"
+            " WHERE mode = 'SIReadLock' AND pid = pg_backend_pid()"
+        )
         assert "task_declarations" not in {name for (name,) in locks}
     assert there(conn) == {"fetch": (None, None)}
     with hand(qwf_dsn, "h:fetch:1", tasks=tasks) as worker:
@@ -207,9 +211,14 @@ def test_a_key_that_cannot_be_made_fails_its_job(
 
 
 def test_an_end_and_claim_fills_in_as_well(
-    conn: psycopg.Connection, tasks: TaskRegistry, qwf_dsn: str
+    conn: psycopg.Connection,
+    tasks: TaskRegistry,
+    qwf_dsn: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The claim that comes with an end, and the lock of the machine."""
+    monkeypatch.setenv("QWF_LOCK_DIR", str(tmp_path))
     by_name(conn, "plain")
     by_name(conn, "scan")
     with hand(qwf_dsn, "h:fetch:1", tasks=tasks) as worker:

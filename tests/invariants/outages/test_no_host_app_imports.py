@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,8 @@ ALWAYS = {*sys.stdlib_module_names, OURS, *import_names(PROJECT["dependencies"])
 WHEN_USED = ALWAYS | import_names([text for extra in OPTIONAL for text in EXTRAS[extra]])
 # The page is imported by what serves it, and by nothing else: there its own extras are at home.
 ON_THE_PAGE = ALWAYS | import_names([text for extra in ("web", "mcp") for text in EXTRAS[extra]])
+# What fits the engine into a framework is imported by apps of that framework alone.
+FRAMEWORKS = {"django": {"django", "starlette"}, "flask.py": {"flask", "werkzeug", "a2wsgi"}}
 IN_TESTING = WHEN_USED | import_names(
     [t for t in EXTRAS["test"] if canonicalize_name(Requirement(t).name) != OURS]
 )
@@ -81,7 +83,9 @@ def named_by(node: ast.AST) -> list[str]:
     return []
 
 
-def foreign(source: str, *, testing: bool = False, page: bool = False) -> list[str]:
+def foreign(
+    source: str, *, testing: bool = False, page: bool = False, framework: Collection[str] = ()
+) -> list[str]:
     """What in it neither belongs to us nor is declared for such a place."""
     if testing:
         return [f"{found.line}: {found.top}" for found in imports(source) if found.top not in IN_TESTING]
@@ -89,7 +93,7 @@ def foreign(source: str, *, testing: bool = False, page: bool = False) -> list[s
     return [
         f"{found.line}: {found.top}"
         for found in imports(source)
-        if found.top not in (at_once if found.at_once else WHEN_USED)
+        if found.top not in (at_once if found.at_once else WHEN_USED) | set(framework)
     ]
 
 
@@ -103,7 +107,9 @@ def test_a_module_imports_nothing_of_a_host_app(path: Path) -> None:
     """Also no undeclared dependency, and none of an extra before the part that needs it is used."""
     parts = path.relative_to(ROOT).parts
     in_testing, on_the_page = "testing" in parts, parts[:3] == ("src", OURS, "web")
-    assert foreign(path.read_text(encoding="utf-8"), testing=in_testing, page=on_the_page) == []
+    framework = FRAMEWORKS.get(parts[2], set()) if parts[:2] == ("src", OURS) else set()
+    source = path.read_text(encoding="utf-8")
+    assert foreign(source, testing=in_testing, page=on_the_page, framework=framework) == []
 
 
 def test_the_page_is_imported_when_it_is_served() -> None:

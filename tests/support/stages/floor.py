@@ -13,12 +13,22 @@ from support.stages.ledger import Ledger
 
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.claims.claim import CLAIM, CLAIM_ALONE
-from queue_workflows.repositories.claims.end import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
+from queue_workflows.repositories.claims.end import (
+    END,
+    END_ALIKE,
+    END_ALIKE_AND_CLAIM,
+    END_ALIKE_UNHEARD,
+    END_AND_CLAIM,
+    END_UNHEARD,
+)
 from queue_workflows.repositories.claims.hold_lease import RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.servers.statement_proxy`.
 CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])
-ENDS = tuple(sql["ingest"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AND_CLAIM))
+ENDS = tuple(
+    sql["ingest"]
+    for sql in (END, END_ALIKE, END_UNHEARD, END_ALIKE_UNHEARD, END_AND_CLAIM, END_ALIKE_AND_CLAIM)
+)
 RENEWALS = (RENEW["ingest"],)
 WATCHES = (WATCH["ingest"],)
 
