@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.orm import Session
+from support.processes.workers import running_worker
 
 import queue_workflows as qwf
 from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnection, ingest_task
@@ -43,6 +44,23 @@ def tasks(dsn: str) -> list[str]:
     """What is committed."""
     with psycopg.connect(dsn) as connection:
         return [name for (name,) in connection.execute("SELECT task_name FROM ingest_jobs ORDER BY position")]
+
+
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_in_a_running_job_it_joins_nothing(qwf_dsn: str, concurrency: str) -> None:
+    """What a job has enqueued stays though the job fails, sync or async, and runs."""
+    for name in ("enqueues and fails", "enqueues and fails, async"):
+        qwf.enqueue_ingest_job(name, queue="fetch", max_attempts=1)
+    with running_worker(qwf_dsn, "--drain", "--concurrency", concurrency) as worker:
+        assert worker.wait(150) == 0
+    with psycopg.connect(qwf_dsn) as connection:
+        rows = connection.execute("SELECT task_name, reason, status FROM ingest_jobs").fetchall()
+    assert sorted(rows, key=str) == [
+        ("enqueues and fails", None, "failed"),
+        ("enqueues and fails, async", None, "failed"),
+        ("note", "async", "completed"),
+        ("note", "sync", "completed"),
+    ]
 
 
 def test_each_verb_commits_by_itself(qwf_dsn: str) -> None:

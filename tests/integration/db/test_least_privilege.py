@@ -10,11 +10,13 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
+from psycopg.types.json import Jsonb
 from support.rows.limited_jobs import LimitedJobs
 from support.rows.revisions import HEAD
 from support.rows.roles import DEPLOY, Roles, least_privilege
@@ -31,8 +33,11 @@ from queue_workflows import (
     NodeJobRepository,
     RunRepository,
     ScheduleRepository,
+    Unique,
     WorkerControlRepository,
     db,
+    enqueue_ingest_job,
+    enqueue_many,
     models,
     start_run,
     submit_input,
@@ -228,6 +233,25 @@ def test_a_producer_enqueues_and_wakes(roles):
         jobs.enqueue_many(NewIngestJob(task_name="invoice", queue="fetch", limit_key="x") for _ in range(20))
         lane = idle.execute("SELECT count(*) FROM ingest_jobs WHERE hold_reason = 'limit_full'").fetchone()
         assert lane == (5,)
+
+
+def test_a_producer_has_unique_jobs(roles):
+    """What it may not read or change itself, the server looks for and replaces; a reader may not."""
+    unique, like = Unique(by=("args.order",), replace=("priority",)), {"order": 7}
+    with roles.connect("producer") as producer:
+        send = partial(enqueue_ingest_job, "send", queue="fetch", args=like, unique=unique, conn=producer)
+        first, again = send(priority=2), send(priority=9)
+        row = NewIngestJob(task_name="send", queue="fetch", args=like, unique=unique, priority=8)
+        (among,) = enqueue_many([row], conn=producer)
+        said = {"unique": {"by": ["args.order"], "replace": ["priority"]}, "priority": 4}
+        sql = "SELECT * FROM qwf_enqueue('send', 'fetch', %s, %s)"
+        by_sql = producer.execute(sql, [Jsonb(like), Jsonb(said)]).fetchone()
+    assert (first.created, again, among, by_sql) == (True, *[(first.id, False)] * 3)
+    with roles.connect("reader") as reader:
+        shown = reader.execute("SELECT priority FROM ingest_jobs WHERE id = %s", [first.id]).fetchone()
+        assert shown == (4,)
+        with pytest.raises(InsufficientPrivilege):
+            reader.execute(sql, [Jsonb(like), Jsonb(said)])
 
 
 def test_a_producer_starts_runs_and_answers_nodes(roles):

@@ -12,7 +12,13 @@ from typing import Any
 
 from support.stages.ledger import Ledger
 
-from queue_workflows import RetryAfter, ingest_task, set_node_module_package
+from queue_workflows import (
+    RetryAfter,
+    aenqueue_ingest_job,
+    enqueue_ingest_job,
+    ingest_task,
+    set_node_module_package,
+)
 
 set_node_module_package("support.node_modules")
 
@@ -25,6 +31,20 @@ def note(reason: str | None) -> dict[str, Any]:
 @ingest_task("say")
 def say(reason: str | None, args: dict[str, Any]) -> None:
     print(args["words"], flush=True)
+
+
+@ingest_task("enqueues and fails")
+def enqueues_and_fails(reason: str | None) -> None:
+    """Has no connection at hand, and an end that undoes what is its own."""
+    enqueue_ingest_job("note", queue="fetch", reason="sync")
+    raise ValueError("after that")
+
+
+@ingest_task("enqueues and fails, async")
+async def enqueues_and_fails_async(reason: str | None) -> None:
+    """As above, awaited."""
+    await aenqueue_ingest_job("note", queue="fetch", reason="async")
+    raise ValueError("after that")
 
 
 @ingest_task("clock")

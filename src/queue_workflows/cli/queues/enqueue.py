@@ -39,7 +39,11 @@ MOST: Final = 100_000_000
 @click.option("--arg", "-a", "pairs_", metavar="K=TEXT|K:=JSON", multiple=True, help="One of its args.")
 @click.option("--count", type=click.IntRange(1, MOST), default=1, show_default=True, help="So many of it.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher first; else 5.")
-@click.option("--dedupe-key", metavar="KEY", help="Enqueue nothing if a job of the task has this key.")
+@click.option(
+    "--dedupe-key",
+    metavar="KEY",
+    help="Enqueue nothing if a job of the task has this key, also one that is over.",
+)
 @click.option(
     "--unique-by",
     metavar="WHAT",

@@ -106,7 +106,8 @@ def _missing(roles: MissingRoles) -> list[str]:
         more = " --dir PLUGINS" if queue == HOOKS_QUEUE else ""
         lines.append(f"no worker of {queue} runs: `{qwf} worker --queue {queue}{more}` starts one")
     if lines:
-        lines.append(f"`{qwf} up` runs all roles in one terminal; with --here `qwf run start` needs none")
+        begins = "hooks run" if HOOKS_QUEUE in roles.queues else "run start"
+        lines.append(f"`{qwf} up` runs all roles in one terminal; with --here `qwf {begins}` needs none")
     return lines
 
 
