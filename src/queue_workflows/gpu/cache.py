@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_workflows.errors import ModelLoadFailed
+from queue_workflows.gpu.allocators import empty_allocators
 from queue_workflows.gpu.models import ModelRegistry, ModelSpec
 from queue_workflows.telemetry.instruments import count_model_hit, count_model_load
 
@@ -147,7 +148,7 @@ class ModelCache:
             self.current = None
             count_model_load(self._queue, "failed", self._clock() - began)
             _empty_frames(exc)
-            gc.collect()
+            _give_back()
             raise ModelLoadFailed(name, f"{type(exc).__name__}: {' '.join(str(exc).split())}") from exc
         now = self._clock()
         self.loads += 1
@@ -202,12 +203,17 @@ class ModelCache:
             finally:
                 self.unloading = None
         del warm
-        # A model is full of circles, which would keep its memory until Python gets round to them.
-        gc.collect()
+        _give_back()
 
     def _publish(self, current: str | None) -> None:
         self.current = current
         self.names = tuple(reversed(self._warm))
+
+
+def _give_back() -> None:
+    # A model is full of circles, which would keep its memory until Python gets round to them.
+    gc.collect()
+    empty_allocators()
 
 
 def _empty_frames(exc: BaseException) -> None:

@@ -66,6 +66,6 @@ def given_to(incarnation: str, part: int = 0) -> dict[str, str]:
 @cache
 def versions() -> dict[str, Any]:
     """What a worker runs on, for its heartbeat."""
-    from importlib.metadata import version
+    from queue_workflows import __version__
 
-    return {"queue_workflows": version("queue-workflows"), "python": platform.python_version()}
+    return {"queue_workflows": __version__, "python": platform.python_version()}

@@ -237,7 +237,8 @@ class Placement:
             place.since = self._now()
         elif place.state is _State.PROVING:
             self._prove(place, reports)
-        if place.state is _State.FREE:
+        # Before the first look there is nothing to say of what it has not shown.
+        if place.state is _State.FREE and self._sight.asked_at >= 0:
             self._say(place, self._hindrance(place.device))
 
     def _hindrance(self, device: Device) -> str:

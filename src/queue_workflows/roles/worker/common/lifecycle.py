@@ -19,6 +19,7 @@ from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.gpu.cuda_context import CudaContexts
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 from queue_workflows.repositories.workers.control import Control
@@ -76,6 +77,7 @@ class WorkerLifecycle:
         listener: Listener,
         job_runner: JobRunner,
         worker_connection: WorkerConnection,
+        gpu: CudaContexts | None = None,
     ) -> None:
         self._options = options
         self._guardian = guardian
@@ -83,6 +85,7 @@ class WorkerLifecycle:
         self._job_runner = job_runner
         self._worker_connection = worker_connection
         self._family = family_of(options.queue)
+        self._gpu = CudaContexts(clock=time.monotonic) if gpu is None else gpu
         self._memory = psutil.Process().memory_info
         self._memory_at = 0.0
         self._is_large = False
@@ -106,7 +109,7 @@ class WorkerLifecycle:
             left = options.max_jobs - self._guardian.identity.jobs_done - done
         if options.recycle_jobs is not None:
             left = min(left, options.recycle_jobs - done)
-        return 0 if self._is_bloated() else left
+        return 0 if self._is_bloated() or self._gpu.damage() else left
 
     def reason_to_stop(self) -> ExitCode | None:
         """When nothing is held: the status to end with, if it is to end; or this process starts afresh."""
@@ -119,9 +122,18 @@ class WorkerLifecycle:
         if options.exit_when_off and wish is not None and wish.desired is DesiredState.OFF:
             return ExitCode.STOPPED
         if self.left() <= 0:
-            _log.info("recycled after %d jobs", guardian.jobs_done)
+            self._say_why_anew()
             guardian.execute_anew()
         return None
+
+    def _say_why_anew(self) -> None:
+        if damage := self._gpu.damage():
+            _log.error(
+                "this process can use its GPU no more, after %s: it starts afresh, with no model loaded",
+                damage,
+            )
+        else:
+            _log.info("recycled after %d jobs", self._guardian.jobs_done)
 
     def park(self, wish: Control) -> None:
         """Wait a turn for the operator; switched off, with nothing loaded."""
