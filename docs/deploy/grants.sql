@@ -49,7 +49,8 @@ GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
 GRANT EXECUTE ON FUNCTION qwf_enqueue(text, text, jsonb, jsonb) TO qwf_producer;
 -- Whether one like it waits or runs it learns, as an id, from a function that looks for it, and changes one that waits.
 GRANT EXECUTE ON FUNCTION
-    qwf_unique_key(jsonb, text, jsonb), qwf_unique_place(text, text, jsonb, jsonb, timestamptz, smallint)
+    qwf_check_job(text, text, jsonb, jsonb), qwf_unique_key(jsonb, text, jsonb),
+    qwf_unique_place(text, text, jsonb, jsonb, timestamptz, smallint)
 TO qwf_producer;
 
 GRANT INSERT (

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
-from support.connections.kinds import KINDS, Brought, waiting_for_lock
+from support.connections.kinds import KINDS, AsyncPsycopg, Brought, waiting_for_lock
+from support.connections.writing import (
+    DOCUMENT,
+    EVENTS,
+    JOBS,
+    LONGER,
+    WRITING,
+    Stage,
+    Writing,
+    clear,
+    enqueue_bulk,
+    enqueue_one,
+    enqueue_with_options,
+    everything,
+    job,
+    retry_run,
+    stage,
+)
 from support.stages.wakes import Ear
 
 import queue_workflows as qwf
@@ -16,112 +34,51 @@ from queue_workflows import (
     DispatchEventRepository,
     IngestJobRepository,
     InputSubmissionRepository,
-    NewIngestJob,
     NodeJobRepository,
+    RateRepository,
     RunRepository,
-    ingest_task,
 )
-from queue_workflows.repositories import Enqueued
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-DOCUMENT = {
-    "name": "approval",
-    "nodes": [{"id": "ask", "type": "input", "schema": {"ok": {"type": "boolean"}}}],
-}
+every_verb = pytest.mark.parametrize(
+    ("kind", "verb"),
+    [(kind, verb) for kind in KINDS for verb in WRITING if verb.is_awaitable or not kind.awaited],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+Eye: TypeAlias = psycopg.Connection[Any]
+# Who idles, and on which channel it hears that there is something for it.
+IDLE = {"fetch": "ingest_job_ready", "qwf:dispatch": "dispatch_ready", "qwf:ended": "something_ended"}
 
 
-@ingest_task("connections.greet", queue="fetch", max_attempts=7)
-def greet(reason: str | None, args: dict[str, Any]) -> None:
-    """A task with a default of its own."""
+@pytest.fixture(scope="module")
+def eye(qwf_dsn: str) -> Iterator[Eye]:
+    """Another connection, which sees what is committed."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as conn:
+        yield conn
+
+
+@pytest.fixture(scope="module")
+def ear(qwf_dsn: str) -> Iterator[Ear]:
+    """What those hear that idle."""
+    with Ear(qwf_dsn, *IDLE, channels=tuple(IDLE.values())) as ear:
+        yield ear
 
 
 @pytest.fixture(autouse=True)
-def empty(qwf_dsn: str) -> None:
+def _empty(eye: Eye) -> None:
     """Each test begins without jobs and runs."""
-    with psycopg.connect(qwf_dsn) as connection:
-        connection.execute("TRUNCATE ingest_jobs, workflow_runs CASCADE")
+    clear(eye)
 
 
-def committed(dsn: str, sql: str) -> list[Any]:
+@pytest.fixture
+def there(eye: Eye) -> Stage:
+    """Or with one of each."""
+    return stage(eye)
+
+
+def committed(conn: psycopg.Connection[Any], sql: str) -> list[Any]:
     """The first column of what another connection sees."""
-    with psycopg.connect(dsn) as connection:
-        return [row[0] for row in connection.execute(sql)]
-
-
-def job(task: str, args: dict[str, Any] | None = None, **options: Any) -> NewIngestJob:
-    """One of many."""
-    return NewIngestJob(task_name=task, queue="fetch", args=args, **options)
-
-
-async def enqueue_one(on: Brought) -> list[str]:
-    """A job without options."""
-    await on.verb(qwf, "enqueue_ingest_job", "plain", queue="fetch", args={"a": 1})
-    return ["plain"]
-
-
-async def enqueue_with_options(on: Brought) -> list[str]:
-    """A job with most that can be said of one."""
-    await on.verb(
-        qwf,
-        "enqueue_ingest_job",
-        "full",
-        queue="fetch",
-        args={"text": "100% %(sure)s $1 é", "n": [1.5, None]},
-        reason="why",
-        dedupe_key="k",
-        priority=9,
-        delay=3600,
-        limit_key="host:x",
-        max_attempts=2,
-        backoff_s=1,
-        timeout_s=2.5,
-        stall_timeout_s=3,
-        host_lock="lock",
-        max_crashes=4,
-    )
-    return ["full"]
-
-
-async def enqueue_keyed(on: Brought) -> list[str]:
-    """A job that may have to wait in the lane of its key."""
-    await on.verb(qwf, "enqueue_ingest_job", "keyed", queue="fetch", limit_key="host:y")
-    return ["keyed"]
-
-
-async def enqueue_bulk(on: Brought) -> list[str]:
-    """Two jobs that differ in all."""
-    jobs = [
-        job("first", {"n": 1}, dedupe_key="a", limit_key="x", backoff_s=2),
-        job("second", {"n": 2}, priority=7, delay=60, at_most_once=True),
-    ]
-    await on.verb(qwf, "enqueue_many", jobs)
-    return ["first", "second"]
-
-
-async def enqueue_by_task(on: Brought) -> list[str]:
-    """By a task: one, and many."""
-    await on.verb(greet, "enqueue", {"name": "x"})
-    await on.verb(greet, "enqueue_many", [{"name": "y"}, {"name": "z"}])
-    return ["connections.greet"] * 3
-
-
-async def enqueue_unique(on: Brought) -> list[str]:
-    """Unique jobs, one and many, of which the second changes the first."""
-    soon = qwf.Unique(by=("args.n",), replace=("args", "priority", "run_at"))
-    await on.verb(qwf, "enqueue_ingest_job", "one", queue="fetch", args={"n": 1}, unique=soon)
-    other = job("two", {"n": 1}, unique=qwf.Unique())
-    made = await on.verb(
-        qwf, "enqueue_many", [job("one", {"n": 1, "é": "%"}, unique=soon, priority=7), other, other]
-    )
-    assert [each.created for each in made] == [False, True, False]
-    return ["one", "two"]
-
-
-enqueues = pytest.mark.parametrize(
-    "enqueue",
-    [enqueue_one, enqueue_with_options, enqueue_keyed, enqueue_bulk, enqueue_by_task, enqueue_unique],
-)
-TASKS = "SELECT task_name FROM ingest_jobs ORDER BY position"
+    return [row[0] for row in conn.execute(sql)]
 
 
 def on(
@@ -136,41 +93,47 @@ def on(
     asyncio.run(played())
 
 
-@every_kind
-@enqueues
-def test_a_job_exists_exactly_if_the_transaction_commits(
-    kind: type[Brought], enqueue: Callable[[Brought], Awaitable[list[str]]], qwf_dsn: str
+@every_verb
+def test_it_is_the_owner_s_transaction_that_writes(
+    kind: type[Brought], verb: Writing, qwf_dsn: str, *, eye: Eye, ear: Ear, there: Stage
 ) -> None:
-    """Nobody sees it and nobody is woken before; what is rolled back never was."""
+    """Nobody sees or hears of it before the commit; what is rolled back, whole or in part, never was."""
 
     async def scene(brought: Brought) -> None:
-        with Ear(qwf_dsn) as ear:
-            await enqueue(brought)
-            assert committed(qwf_dsn, TASKS) == []
-            await brought.run(brought.rollback)
-            assert (committed(qwf_dsn, TASKS), ear.heard()) == ([], [])
-            tasks = await enqueue(brought)
-            assert ear.heard() == []
-            await brought.run(brought.commit)
-            assert committed(qwf_dsn, TASKS) == tasks
-            queued = committed(qwf_dsn, "SELECT count(*) FROM ingest_jobs WHERE status = 'queued'")
-            assert set(ear.heard()) == ({"fetch"} if queued != [0] else set())
+        nothing = everything(eye), ear.heard()[:0]
+        await verb.act(brought, there)
+        assert everything(eye) == nothing[0]
+        await brought.run(brought.rollback)
+        assert (everything(eye), ear.heard()) == nothing
+
+        savepoint = await brought.run(brought.savepoint)
+        await verb.act(brought, there)
+        await brought.run(lambda: brought.back(savepoint))
+        await brought.run(brought.commit)
+        assert (everything(eye), ear.heard()) == nothing
+
+        savepoint = await brought.run(brought.savepoint)
+        expected = await verb.act(brought, there)
+        await brought.run(lambda: brought.release(savepoint))
+        assert (everything(eye), ear.heard()) == nothing
+        await brought.run(brought.commit)
+        assert (committed(eye, verb.seen), set(ear.heard())) == (expected, verb.wakes)
 
     on(kind, qwf_dsn, scene)
 
 
 @every_kind
-def test_a_savepoint_takes_its_own_along(kind: type[Brought], qwf_dsn: str) -> None:
-    """What is enqueued within it goes with it, what was before stays, and the transaction goes on."""
+def test_a_savepoint_takes_its_own_along(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
+    """What was enqueued before it stays, and what is enqueued after it comes."""
 
     async def scene(brought: Brought) -> None:
-        await enqueue_one(brought)
+        await brought.verb(qwf, "enqueue_ingest_job", "before", queue="fetch")
         savepoint = await brought.run(brought.savepoint)
-        await enqueue_bulk(brought)
+        await brought.verb(qwf, "enqueue_many", [job("within"), job("within")])
         await brought.run(lambda: brought.back(savepoint))
-        await enqueue_keyed(brought)
+        await brought.verb(qwf, "enqueue_ingest_job", "after", queue="fetch")
         await brought.run(brought.commit)
-        assert committed(qwf_dsn, TASKS) == ["plain", "keyed"]
+        assert committed(eye, JOBS) == ["before", "after"]
 
     on(kind, qwf_dsn, scene)
 
@@ -206,7 +169,7 @@ def test_all_that_was_said_is_stored(kind: type[Brought], qwf_dsn: str) -> None:
 
 
 @every_kind
-def test_many_with_keys_in_several_statements(kind: type[Brought], qwf_dsn: str) -> None:
+def test_many_with_keys_in_several_statements(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
     """Answers come in the order given; what is there already, or twice, is pointed at."""
     jobs = [job("many", {"n": n}, dedupe_key=f"key-{n % 4_200}") for n in range(4_201)]
 
@@ -216,59 +179,125 @@ def test_many_with_keys_in_several_statements(kind: type[Brought], qwf_dsn: str)
         assert [number for number, answer in enumerate(answers) if not answer.created] == [7, 4_200]
         assert (answers[7].id, answers[4_200].id) == (there.id, answers[0].id)
         await brought.run(brought.commit)
-        numbers = committed(qwf_dsn, "SELECT (args ->> 'n')::int FROM ingest_jobs ORDER BY position")
+        numbers = committed(eye, "SELECT (args ->> 'n')::int FROM ingest_jobs ORDER BY position")
         assert numbers[1:] == [n for n in range(4_200) if n != 7]
 
     on(kind, qwf_dsn, scene)
 
 
+async def enqueue_held(on: Brought) -> Any:
+    """A job with a key."""
+    return await on.verb(qwf, "enqueue_ingest_job", "t", queue="fetch", dedupe_key="k")
+
+
+async def enqueue_many_held(on: Brought) -> Any:
+    """Many with a key, or one."""
+    return (await on.verb(qwf, "enqueue_many", [job("t", dedupe_key="k")]))[0]
+
+
+async def enqueue_unique_held(on: Brought) -> Any:
+    """A unique job."""
+    return await on.verb(qwf, "enqueue_ingest_job", "t", queue="fetch", unique=qwf.Unique(key="k"))
+
+
+async def start_run_held(on: Brought) -> Any:
+    """A run with a key."""
+    return await on.verb(qwf, "start_run", DOCUMENT, dedupe_key="k")
+
+
 @every_kind
-@pytest.mark.parametrize("ends", ["commit", "rollback"])
-@pytest.mark.parametrize("bulk", [False, True], ids=["one", "bulk"])
+@pytest.mark.parametrize("make", [enqueue_held, enqueue_many_held, enqueue_unique_held, start_run_held])
 def test_a_key_that_is_held_open_is_waited_for(
-    kind: type[Brought], ends: str, bulk: bool, qwf_dsn: str
+    kind: type[Brought], make: Callable[[Brought], Awaitable[Any]], qwf_dsn: str, eye: Eye
 ) -> None:
-    """The row of the other transaction if that commits, a row of its own if it rolls back."""
+    """One's own where the other transaction rolls back, and the other's where it commits."""
+    found = "SELECT id::text FROM ingest_jobs UNION ALL SELECT id::text FROM workflow_runs"
 
     async def scene(brought: Brought) -> None:
-        async with await psycopg.AsyncConnection.connect(qwf_dsn) as holder:
-            held = await qwf.aenqueue_ingest_job("t", queue="fetch", dedupe_key="k", conn=holder)
-            if bulk:
-                asked = brought.verb(qwf, "enqueue_many", [job("t", dedupe_key="k")])
-            else:
-                asked = brought.verb(qwf, "enqueue_ingest_job", "t", queue="fetch", dedupe_key="k")
-            async with waiting_for_lock(qwf_dsn, asked) as task:
-                await getattr(holder, ends)()
-            got = task.result()[0] if bulk else task.result()
-            await brought.run(brought.commit)
-        assert (got == Enqueued(held.id, False)) is (ends == "commit")
-        assert got.created is (ends == "rollback")
-        assert committed(qwf_dsn, "SELECT id FROM ingest_jobs") == [got.id]
+        async with AsyncPsycopg(qwf_dsn) as holder:
+            for ends in (holder.rollback, holder.commit):
+                held = await make(holder)
+                async with waiting_for_lock(qwf_dsn, make(brought)) as task:
+                    await ends()
+                got = task.result()
+                is_theirs = ends == holder.commit
+                assert (got.created, got.id == held.id) == (not is_theirs, is_theirs)
+                await brought.run(brought.commit if is_theirs else brought.rollback)
+        assert committed(eye, found) == [str(got.id)]
 
     on(kind, qwf_dsn, scene)
 
 
 @every_kind
-def test_a_serializable_transaction_depends_on_its_key_alone(kind: type[Brought], qwf_dsn: str) -> None:
-    """Jobs beside others' commit; a key that came after its snapshot is a serialization failure, as it is."""
+def test_a_run_that_is_held_is_waited_for_by_a_retry(
+    kind: type[Brought], qwf_dsn: str, eye: Eye, there: Stage
+) -> None:
+    """It is retried where the other's retry is rolled back, and refused where that commits."""
 
     async def scene(brought: Brought) -> None:
-        await brought.run(lambda: None)
+        async with AsyncPsycopg(qwf_dsn) as holder:
+            await retry_run(holder, there)
+            async with waiting_for_lock(qwf_dsn, retry_run(brought, there)):
+                await holder.rollback()
+            await brought.run(brought.rollback)
+            await retry_run(holder, there)
+            with pytest.raises(qwf.RunRefused, match="is running"):
+                async with waiting_for_lock(qwf_dsn, retry_run(brought, there)):
+                    await holder.commit()
+            await brought.run(brought.commit)
+        assert committed(eye, EVENTS) == ["reopen"]
+
+    on(kind, qwf_dsn, scene)
+
+
+@every_kind
+def test_jobs_of_serializable_transactions_are_independent(
+    kind: type[Brought], qwf_dsn: str, eye: Eye
+) -> None:
+    """Those of one commit beside those of another that came in between."""
+
+    async def scene(brought: Brought) -> None:
         await enqueue_bulk(brought)
         with psycopg.connect(qwf_dsn) as other:
             other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
             qwf.enqueue_ingest_job("others", queue="fetch", limit_key="x", conn=other)
             other.commit()
-            await enqueue_one(brought)
-            await brought.run(brought.commit)
-            assert sorted(committed(qwf_dsn, TASKS)) == ["first", "others", "plain", "second"]
-            await enqueue_one(brought)
-            qwf.enqueue_ingest_job("t", queue="fetch", dedupe_key="late", conn=other)
-            other.commit()
-        with pytest.raises(Exception) as failed:  # noqa: PT011 - each driver has its own
-            await brought.verb(qwf, "enqueue_ingest_job", "t", queue="fetch", dedupe_key="late")
-        assert sqlstate(failed.value) == "40001"
-        assert not isinstance(failed.value, qwf.QwfError)
+        await enqueue_one(brought)
+        await brought.run(brought.commit)
+        assert sorted(committed(eye, JOBS)) == ["first", "others", "plain", "second"]
+
+    on(kind, qwf_dsn, scene, serializable=True)
+
+
+@every_kind
+def test_a_serializable_transaction_takes_every_verb(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
+    """One that nobody else is in the way of commits; what came after its snapshot is a failure, as it is."""
+
+    async def scene(brought: Brought) -> None:
+        with psycopg.connect(qwf_dsn) as other:
+            other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            for verb in WRITING:
+                if kind.awaited and not verb.is_awaitable:
+                    continue
+                clear(other)
+                there = stage(other)
+                if verb.late is not None:
+                    # The first statement takes the snapshot.
+                    await brought.reading(RateRepository, "now")
+                    verb.late(other, there)
+                    other.commit()
+                    before = everything(eye)
+                    with pytest.raises(Exception) as failed:  # noqa: PT011 - each driver has its own
+                        await verb.act(brought, there)
+                    assert sqlstate(failed.value) == "40001", verb
+                    assert not isinstance(failed.value, qwf.QwfError), verb
+                    await brought.run(brought.rollback)
+                    assert everything(eye) == before, verb
+                    clear(other)
+                    there = stage(other)
+                expected = await verb.act(brought, there)
+                await brought.run(brought.commit)
+                assert committed(eye, verb.seen) == expected, verb
 
     on(kind, qwf_dsn, scene, serializable=True)
 
@@ -281,7 +310,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 @every_kind
-def test_the_verbs_of_runs(kind: type[Brought], qwf_dsn: str) -> None:
+def test_the_verbs_of_runs(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
     """A run is started, answered and cancelled, once, and read back, all in one transaction."""
 
     async def scene(brought: Brought) -> None:
@@ -309,9 +338,9 @@ def test_the_verbs_of_runs(kind: type[Brought], qwf_dsn: str) -> None:
         asked = [event.payload for event in events if event.kind == "cancel"]
         assert asked == [{"reason": "enough", "actor": "me"}]
         assert await brought.reading(NodeJobRepository, "list", run_id=started.id) == []
-        assert committed(qwf_dsn, "SELECT id FROM workflow_runs") == []
+        assert committed(eye, "SELECT id FROM workflow_runs") == []
         await brought.run(brought.commit)
-        assert committed(qwf_dsn, "SELECT id FROM workflow_runs") == [started.id]
+        assert committed(eye, "SELECT id FROM workflow_runs") == [started.id]
         with pytest.raises(qwf.UnknownRun):
             await brought.verb(qwf, "cancel_run", "01a219cf-e879-7d26-bcc5-33a08ddbc279")
 
@@ -319,9 +348,8 @@ def test_the_verbs_of_runs(kind: type[Brought], qwf_dsn: str) -> None:
 
 
 @every_kind
-def test_the_verbs_of_runs_that_are_over_and_of_many(kind: type[Brought], qwf_dsn: str) -> None:
+def test_the_verbs_of_runs_that_are_over_and_of_many(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
     """A run is retried with another document, a node of it cancelled, many runs at once, queues are seen."""
-    more = {**DOCUMENT, "nodes": [*DOCUMENT["nodes"], {"id": "more", "module": "work"}]}
 
     async def scene(brought: Brought) -> None:
         run, other = [await brought.verb(qwf, "start_run", DOCUMENT) for _ in range(2)]
@@ -329,9 +357,9 @@ def test_the_verbs_of_runs_that_are_over_and_of_many(kind: type[Brought], qwf_ds
         with psycopg.connect(qwf_dsn) as connection:
             failed = "UPDATE workflow_runs SET status = 'failed', finished_at = now() WHERE id = %s"
             connection.execute(failed, (run.id,))
-        told = await brought.verb(qwf, "retry_run", run, document=more, dry_run=True)
+        told = await brought.verb(qwf, "retry_run", run, document=LONGER, dry_run=True)
         assert (told.again, told.changed) == (("ask", "more"), ("more",))
-        assert await brought.verb(qwf, "retry_run", run, document=more, actor="me", reason="why") == told
+        assert await brought.verb(qwf, "retry_run", run, document=LONGER, actor="me", reason="why") == told
         assert await brought.verb(qwf, "cancel_node", run, "more", actor="me") is True
         was = await brought.verb(qwf, "cancel_runs", [run, other], reason="enough")
         assert was == {run.id: "running", other.id: "queued"}
@@ -339,7 +367,7 @@ def test_the_verbs_of_runs_that_are_over_and_of_many(kind: type[Brought], qwf_ds
         seen = await brought.verb(qwf, "ingest_snapshot")
         assert (seen["fetch"].queued, seen["fetch"].running) == (1, 0)
         await brought.run(brought.commit)
-        kinds = sorted(committed(qwf_dsn, "SELECT kind FROM workflow_dispatch_events"))
+        kinds = sorted(committed(eye, "SELECT kind FROM workflow_dispatch_events"))
         assert kinds == [*["cancel"] * 3, "reopen"]
 
     on(kind, qwf_dsn, scene)
@@ -360,7 +388,7 @@ def test_an_error_of_the_servers_is_the_drivers_own(kind: type[Brought], qwf_dsn
     on(kind, qwf_dsn, scene)
 
 
-def test_a_cancelled_caller_leaves_no_job(qwf_dsn: str) -> None:
+def test_a_cancelled_caller_leaves_no_job(qwf_dsn: str, eye: Eye) -> None:
     """A task that is cancelled while its verb waits for a lock is over, and nothing of it stays."""
 
     async def scene(brought: Brought) -> None:
@@ -372,8 +400,19 @@ def test_a_cancelled_caller_leaves_no_job(qwf_dsn: str) -> None:
                     task.cancel()
             await holder.rollback()
         await brought.run(brought.rollback)
-        assert committed(qwf_dsn, TASKS) == []
+        assert committed(eye, JOBS) == []
 
     for kind in KINDS:
         if kind.awaited:
             on(kind, qwf_dsn, scene)
+
+
+def test_no_verb_is_left_out() -> None:
+    """Each public verb that takes a connection, in two forms, stands in the table."""
+    called = {name for verb in WRITING for name in verb.act.__code__.co_consts if isinstance(name, str)}
+    taking = {
+        name
+        for name in qwf.__all__
+        if f"a{name}" in qwf.__all__ and "conn" in inspect.signature(getattr(qwf, name)).parameters
+    }
+    assert taking - called == {"ingest_snapshot"}

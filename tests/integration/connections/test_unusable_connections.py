@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from support.connections.kinds import KINDS, Brought, Django
+from support.connections.writing import WRITING, Stage, everything
 
 import queue_workflows as qwf
 from queue_workflows import IngestJobRepository, NewIngestJob, UnusableConnection
@@ -35,33 +37,54 @@ def nothing_configured() -> Iterator[None]:
     reset_config()
 
 
-def count(dsn: str) -> int:
-    """How many jobs and runs there are."""
-    with psycopg.connect(dsn) as connection:
-        found = connection.execute(
-            "SELECT (SELECT count(*) FROM ingest_jobs) + (SELECT count(*) FROM workflow_runs)"
-        ).fetchone()
-    assert found is not None
-    return int(found[0])
+NOWHERE = Stage(uuid.uuid4(), uuid.uuid4(), 1, 1)
 
 
-async def refused(brought: Brought, kind: type[Exception]) -> Any:
-    """What every verb that writes says, which must be one and the same."""
-    said = set()
-    asked = (
-        ("enqueue_ingest_job", ("t",), ONE),
-        ("enqueue_many", ([NewIngestJob(task_name="t", queue="fetch")] * 2,), {}),
-        ("start_run", (DOCUMENT,), {}),
-        ("cancel_run", ("01a219cf-e879-7d26-bcc5-33a08ddbc279",), {}),
-        ("submit_input", ("01a219cf-e879-7d26-bcc5-33a08ddbc279", "a", {}), {}),
-    )
-    for name, args, options in asked:
+async def look(on: Brought, _: Stage) -> list[str]:
+    """The reading verb."""
+    await on.verb(qwf, "ingest_snapshot")
+    return []
+
+
+async def read(on: Brought, _: Stage) -> list[str]:
+    """A reading of a repository."""
+    await on.reading(IngestJobRepository, "counts")
+    return []
+
+
+class Given(Brought):
+    """Something that was never opened, handed to one form of the verbs or the other."""
+
+    def __init__(self, handle: object, *, awaited: bool) -> None:
+        self.handle, self.awaited = handle, awaited
+
+    async def run(self, act: Callable[[], Any]) -> Any:
+        return await act() if self.awaited else act()
+
+
+def written(*dsns: str) -> list[str]:
+    """All that is stored there."""
+    found = list[str]()
+    for dsn in dsns:
+        with psycopg.connect(dsn) as connection:
+            found += everything(connection)
+    return found
+
+
+async def refused(
+    brought: Brought, kind: type[Exception], *, has_forms: bool = True, of_repositories: bool = True
+) -> Any:
+    """What every verb that takes a connection says, which must be one and the same."""
+    said = dict[str, object]()
+    acts = [verb.act for verb in WRITING if verb.is_awaitable or not has_forms]
+    for act in (*acts, look, read):
+        if not of_repositories and "reading" in act.__code__.co_names:
+            continue
         with pytest.raises(kind) as error:
-            await brought.verb(qwf, name, *args, **options)
-        said.add(type(error.value))
-        last = error.value
-    assert said == {kind}
-    return last
+            await act(brought, NOWHERE)
+        said[act.__name__] = type(error.value), getattr(error.value, "state", None), str(error.value)
+    assert len(set(said.values())) == 1, said
+    return error.value
 
 
 @every_kind
@@ -74,12 +97,13 @@ def test_a_closed_one(kind: type[Brought], qwf_dsn: str) -> None:
         brought = kind(qwf_dsn)
         await brought.run(brought.open)
         await brought.run(brought.close)
-        error = await refused(brought, UnusableConnection)
+        error = await refused(brought, UnusableConnection, has_forms=kind.awaited)
         assert error.state == "closed"
         assert error.kind.endswith(type(brought.handle).__name__)
 
+    before = written(qwf_dsn)
     asyncio.run(scene())
-    assert count(qwf_dsn) == 0
+    assert written(qwf_dsn) == before
 
 
 @every_kind
@@ -90,14 +114,15 @@ def test_one_in_a_failed_transaction(kind: type[Brought], qwf_dsn: str) -> None:
         async with kind(qwf_dsn) as brought:
             with pytest.raises(Exception):  # noqa: B017, PT011 - each driver has its own
                 await brought.run(brought.fail)
-            error = await refused(brought, FailedTransaction)
+            error = await refused(brought, FailedTransaction, has_forms=kind.awaited)
             assert "roll it back" in str(error)
             await brought.run(brought.rollback)
             assert (await brought.verb(qwf, "enqueue_ingest_job", "t", **ONE)).created
             await brought.run(brought.rollback)
 
+    before = written(qwf_dsn)
     asyncio.run(scene())
-    assert count(qwf_dsn) == 0
+    assert written(qwf_dsn) == before
 
 
 @every_kind
@@ -134,13 +159,14 @@ def other_dsn(qwf_dsn: str, qwf_template: str) -> Iterator[str]:
 
 @every_kind
 def test_one_of_another_database(kind: type[Brought], qwf_dsn: str, other_dsn: str) -> None:
-    """Both databases are named; the configured one is taken."""
+    """Both are named, and the configured one is taken; a repository is of the database that it is given."""
     ours, other = (str(conninfo_to_dict(dsn)["dbname"]) for dsn in (qwf_dsn, other_dsn))
     qwf.configure(db_url=qwf_dsn)
 
     async def scene() -> None:
         async with kind(other_dsn) as brought:
-            error = await refused(brought, OtherDatabase)
+            error = await refused(brought, OtherDatabase, of_repositories=False)
+            assert await brought.reading(IngestJobRepository, "counts") == {}
             assert (error.database, error.configured) == (other, (ours,))
             assert f"{other!r}" in str(error)
             assert f"{ours!r}" in str(error)
@@ -148,8 +174,9 @@ def test_one_of_another_database(kind: type[Brought], qwf_dsn: str, other_dsn: s
             assert (await brought.verb(qwf, "enqueue_ingest_job", "t", **ONE)).created
             await brought.run(brought.rollback)
 
+    before = written(qwf_dsn, other_dsn)
     asyncio.run(scene())
-    assert (count(qwf_dsn), count(other_dsn)) == (0, 0)
+    assert written(qwf_dsn, other_dsn) == before
 
 
 def test_a_database_that_djangos_test_runner_made(qwf_dsn: str, other_dsn: str) -> None:
@@ -246,58 +273,39 @@ def test_a_verb_in_the_wrong_form(kind: type[Brought], qwf_dsn: str) -> None:
 
     async def scene() -> None:
         async with kind(qwf_dsn) as brought:
+            wrong = Given(brought.handle, awaited=not brought.awaited)
+            error = await refused(wrong, UnusableConnection)
+            assert error.state == ("asynchronous" if brought.awaited else "synchronous")
+            assert "`a` in front" in str(error)
 
-            async def wrong() -> None:
-                if brought.awaited:
-                    qwf.enqueue_ingest_job("t", conn=brought.handle, **ONE)
-                else:
-                    await qwf.aenqueue_ingest_job("t", conn=brought.handle, **ONE)
-
-            async def wrong_reading() -> None:
-                if brought.awaited:
-                    IngestJobRepository(brought.handle).counts()
-                else:
-                    await IngestJobRepository(brought.handle).acounts()
-
-            for form in (wrong, wrong_reading):
-                with pytest.raises(UnusableConnection) as error:
-                    await form()
-                assert error.value.state == ("asynchronous" if brought.awaited else "synchronous")
-                assert "`a` in front" in str(error.value)
-
+    before = written(qwf_dsn)
     asyncio.run(scene())
-    assert count(qwf_dsn) == 0
+    assert written(qwf_dsn) == before
 
 
+@pytest.mark.parametrize("awaited", [False, True], ids=["called", "awaited"])
 @pytest.mark.parametrize("handle", ["postgresql://host/db", 7], ids=str)
-def test_something_else_entirely(handle: Any) -> None:
+def test_something_else_entirely(handle: Any, awaited: bool) -> None:
     """In either form of a verb it is named, with what is wanted."""
-    for form in (
-        lambda: qwf.enqueue_ingest_job("t", conn=handle, **ONE),
-        lambda: asyncio.run(qwf.aenqueue_ingest_job("t", conn=handle, **ONE)),
-    ):
-        with pytest.raises(UnusableConnection, match="psycopg 3 connection") as error:
-            form()
-        assert error.value.kind == f"{type(handle).__module__}.{type(handle).__qualname__}"
+    error = asyncio.run(refused(Given(handle, awaited=awaited), UnusableConnection))
+    assert "psycopg 3 connection" in str(error)
+    assert error.kind == f"{type(handle).__module__}.{type(handle).__qualname__}"
 
 
 def test_other_databases_than_postgres() -> None:
     """A driver's, SQLAlchemy's and Django's connections to SQLite are named with what they are on."""
     raw = sqlite3.connect(":memory:")
-    with pytest.raises(UnusableConnection, match=r"sqlite3\.Connection"):
-        qwf.enqueue_ingest_job("t", conn=raw, **ONE)  # type: ignore[arg-type]
+    assert asyncio.run(refused(Given(raw, awaited=False), UnusableConnection)).kind == "sqlite3.Connection"
     raw.close()
-    with sa.create_engine("sqlite://").connect() as connection, pytest.raises(UnusableConnection) as error:
-        qwf.enqueue_ingest_job("t", conn=connection, **ONE)
-    assert error.value.state == "on sqlite+pysqlite"
+    with sa.create_engine("sqlite://").connect() as connection:
+        error = asyncio.run(refused(Given(connection, awaited=False), UnusableConnection))
+    assert error.state == "on sqlite+pysqlite"
     from django.db.backends.sqlite3.base import DatabaseWrapper
 
     lite: Any = DatabaseWrapper(
         {"NAME": ":memory:", "ENGINE": "django.db.backends.sqlite3", "TIME_ZONE": None}
     )
-    with pytest.raises(UnusableConnection) as error:
-        qwf.enqueue_ingest_job("t", conn=lite, **ONE)
-    assert error.value.state == "on sqlite"
+    assert asyncio.run(refused(Given(lite, awaited=False), UnusableConnection)).state == "on sqlite"
 
 
 def test_an_asynchronous_session_on_another_driver() -> None:
@@ -310,6 +318,5 @@ def test_an_asynchronous_session_on_another_driver() -> None:
         "postgresql+psycopg_async://", async_creator=lambda: pytest.fail("connected")
     )
     engine.sync_engine.dialect = Dialect(dbapi=engine.dialect.dbapi)
-    with pytest.raises(UnusableConnection) as error:
-        asyncio.run(qwf.aenqueue_ingest_job("t", conn=AsyncSession(engine), **ONE))
-    assert error.value.state == "on postgresql+psqlpy"
+    error = asyncio.run(refused(Given(AsyncSession(engine), awaited=True), UnusableConnection))
+    assert error.state == "on postgresql+psqlpy"

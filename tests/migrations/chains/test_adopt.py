@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.rows.older_chain import LEDGER, by_hand
 from support.rows.schemas import as_user, blocked, catalog, holding, leftovers, query, qwf, sa_engine
 from support.servers.postgres_versions import each_version
 
@@ -25,18 +26,6 @@ from queue_workflows.errors import (
 pytestmark = pytest.mark.slow
 
 ENGINE = [engine_chain()]
-LEDGER = (
-    "CREATE TABLE queue_schema_version ("
-    "version integer PRIMARY KEY, name text, applied_at timestamptz NOT NULL DEFAULT now())"
-)
-
-
-def by_hand(dsn: str, version: int, *, rows: list[int] | None = None) -> None:
-    """Make the database as the older chain left it: the tables of a revision, and its own ledger."""
-    migrations.upgrade(dsn, chains=ENGINE, revision=f"{version:04d}")
-    query(dsn, f"DROP TABLE queue_schema_version; {LEDGER}")
-    for row in rows if rows is not None else range(1, version + 1):
-        query(dsn, f"INSERT INTO queue_schema_version VALUES ({row}, 'step {row}')")
 
 
 @pytest.mark.parametrize("version", [1, 6, 8, 9])
@@ -214,9 +203,8 @@ def test_adoption_works_on_an_engine_and_in_another_schema(empty: str) -> None:
             5,
             "ALTER TABLE workflow_input_submissions ALTER id DROP IDENTITY, ALTER status DROP DEFAULT,"
             " ALTER status DROP NOT NULL, ALTER submitted_by TYPE varchar(80), ALTER error SET DEFAULT '';"
-            " CREATE SEQUENCE workflow_input_submissions_id_seq OWNED BY workflow_input_submissions.id;"
-            " ALTER TABLE workflow_input_submissions ALTER id"
-            " SET DEFAULT nextval('workflow_input_submissions_id_seq')",
+            " CREATE SEQUENCE answers_seq OWNED BY workflow_input_submissions.id;"
+            " ALTER TABLE workflow_input_submissions ALTER id SET DEFAULT nextval('answers_seq')",
             id="serial and defaults",
         ),
         pytest.param(

@@ -84,6 +84,10 @@ class Brought:
         """Roll back to a savepoint, which is over then."""
         raise NotImplementedError
 
+    def release(self, savepoint: Any) -> Any:
+        """Keep what was done since a savepoint, which is over then."""
+        raise NotImplementedError
+
     def fail(self) -> Any:
         """Have the server refuse a statement of the owner's own."""
         raise NotImplementedError
@@ -108,6 +112,8 @@ class Psycopg(Brought):
         self.handle.rollback()
 
     def savepoint(self) -> Any:
+        # Outside of a transaction the block would be one, and commit.
+        self.handle.execute("SELECT 1")
         block = self.handle.transaction()
         block.__enter__()
         return block
@@ -115,6 +121,9 @@ class Psycopg(Brought):
     def back(self, savepoint: Any) -> None:
         error = psycopg.Rollback(savepoint)
         savepoint.__exit__(psycopg.Rollback, error, None)
+
+    def release(self, savepoint: Any) -> None:
+        savepoint.__exit__(None, None, None)
 
     def fail(self) -> None:
         self.handle.execute("SELECT 1/0")
@@ -142,6 +151,9 @@ class Psycopg2(Brought):
 
     def back(self, savepoint: None) -> None:
         self._execute("ROLLBACK TO SAVEPOINT here")
+
+    def release(self, savepoint: None) -> None:
+        self._execute("RELEASE SAVEPOINT here")
 
     def fail(self) -> None:
         self._execute("SELECT 1/0")
@@ -199,6 +211,11 @@ class Django(Brought):
 
         transaction.savepoint_rollback(savepoint)
 
+    def release(self, savepoint: Any) -> None:
+        from django.db import transaction
+
+        transaction.savepoint_commit(savepoint)
+
     def fail(self) -> None:
         with self.handle.cursor() as cursor:
             cursor.execute("SELECT 1/0")
@@ -243,6 +260,9 @@ class SqlalchemySession(Brought):
     def back(self, savepoint: Any) -> None:
         savepoint.rollback()
 
+    def release(self, savepoint: Any) -> None:
+        savepoint.commit()
+
     def fail(self) -> None:
         self.handle.execute(sa.text("SELECT 1/0"))
 
@@ -281,6 +301,7 @@ class AsyncPsycopg(Brought):
         await self.handle.rollback()
 
     async def savepoint(self) -> Any:
+        await self.handle.execute("SELECT 1")
         block = self.handle.transaction()
         await block.__aenter__()
         return block
@@ -288,6 +309,9 @@ class AsyncPsycopg(Brought):
     async def back(self, savepoint: Any) -> None:
         error = psycopg.Rollback(savepoint)
         await savepoint.__aexit__(psycopg.Rollback, error, None)
+
+    async def release(self, savepoint: Any) -> None:
+        await savepoint.__aexit__(None, None, None)
 
     async def fail(self) -> None:
         await self.handle.execute("SELECT 1/0")
@@ -324,6 +348,9 @@ class Asyncpg(Brought):
 
     async def back(self, savepoint: Any) -> None:
         await savepoint.rollback()
+
+    async def release(self, savepoint: Any) -> None:
+        await savepoint.commit()
 
     async def fail(self) -> None:
         await self.handle.execute("SELECT 1/0")
@@ -371,6 +398,9 @@ class SqlalchemyAsyncSession(Brought):
 
     async def back(self, savepoint: Any) -> None:
         await savepoint.rollback()
+
+    async def release(self, savepoint: Any) -> None:
+        await savepoint.commit()
 
     async def fail(self) -> None:
         await self.handle.execute(sa.text("SELECT 1/0"))

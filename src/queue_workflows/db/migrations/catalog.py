@@ -15,6 +15,7 @@ import sqlalchemy as sa
 Catalog = Mapping[tuple[str, str], str]
 
 # relations: tables and views without what an extension brought; each branch below is one kind of thing.
+# The sequence of an identity has the name that it is made with: nothing asks for it by another.
 # not-null constraints (type n, PostgreSQL 18) are left out: the column line says it on every version.
 CATALOG: Final = sa.text("""
 WITH relations AS (
@@ -44,9 +45,12 @@ SELECT 'index', t.relname || '.' || r.relname,
     CASE WHEN NOT i.indisvalid THEN 'invalid' END)
 FROM relations r JOIN pg_index i ON i.indexrelid = r.oid JOIN pg_class t ON t.oid = i.indrelid
 UNION ALL
-SELECT 'sequence', r.relname, concat_ws(' ', format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement,
-  s.seqmin, s.seqmax, s.seqcache, s.seqcycle)
+SELECT 'sequence', COALESCE(t.relname || '_' || a.attname || '_seq', r.relname),
+  concat_ws(' ', format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqmin, s.seqmax, s.seqcache,
+    s.seqcycle)
 FROM relations r JOIN pg_sequence s ON s.seqrelid = r.oid
+LEFT JOIN (pg_depend o JOIN pg_class t ON t.oid = o.refobjid JOIN pg_attribute a ON a.attrelid = o.refobjid
+  AND a.attnum = o.refobjsubid) ON o.classid = 'pg_class'::regclass AND o.objid = r.oid AND o.deptype = 'i'
 UNION ALL
 SELECT 'trigger', r.relname || '.' || t.tgname, concat_ws(' ', pg_get_triggerdef(t.oid, true), t.tgenabled)
 FROM relations r JOIN pg_trigger t ON t.tgrelid = r.oid AND NOT t.tgisinternal

@@ -23,6 +23,9 @@ _COLUMN: Final = re.compile(
     re.DOTALL,
 )
 _SEQUENCE: Final = re.compile(r"(\S+) (\S+) (\S+) (\S+) (\S+) (\S+) ([tf])")
+_UNIQUE: Final = re.compile(r"(PRIMARY KEY|UNIQUE)( NULLS NOT DISTINCT)? \((?P<columns>[^)]*)\)")
+_LEADS: Final = re.compile(r"FOREIGN KEY .* REFERENCES (?P<table>[^(]+)\((?P<columns>[^)]*)\)")
+_NEXT: Final = re.compile(r" default nextval\('(?P<name>[^']+)'::regclass\)")
 _KEY: Final = re.compile(r"PRIMARY KEY \((?P<columns>[^)]*)\)")
 # Where tables of another kind are put.
 BEFORE: Final = "before_qwf"
@@ -68,6 +71,7 @@ class _Mending:
     def statements(self) -> Iterator[str]:
         yield from self._renamed("constraint", "ALTER TABLE {table} RENAME CONSTRAINT {old} TO {new}")
         yield from self._renamed("index", "ALTER INDEX {old} RENAME TO {new}")
+        yield from self._renamed_sequences()
         yield from self._drops()
         yield from self._tables()
         yield from self._columns()
@@ -112,19 +116,48 @@ class _Mending:
                     self.found["index", f"{table}.{name}"] = _under(index, old, name)
                 break
 
+    def _renamed_sequences(self) -> Iterator[str]:
+        """That of a column's default, where the column has one of another name."""
+        for key in self._lacking("column"):
+            new, old = _sequence_of(self.expected[key]), _sequence_of(self.found.get(key, ""))
+            if new is None or old is None or ("sequence", new) in self.found:
+                continue
+            yield f"ALTER SEQUENCE {_quoted(old)} RENAME TO {_quoted(new)}"
+            self.found["sequence", new] = self.found.pop(("sequence", old))
+            named = {one: text for one, text in self.found.items() if _sequence_of(text) == old}
+            for one, text in named.items():
+                self.found[one] = text.replace(f"'{_quoted(old)}'", f"'{_quoted(new)}'")
+
     def _is_alike(self, key: tuple[str, str], other: tuple[str, str]) -> bool:
         if key[0] == "constraint":
             return self.expected[key] == self.found[other]
         return _under(self.found[other], _parts(other[1])[1], _parts(key[1])[1]) == self.expected[key]
 
     def _drops(self) -> Iterator[str]:
-        """Checks and triggers on our tables that are not ours: some name a column that will be dropped."""
+        """Constraints and triggers on our tables that are not ours: some name a column that will be dropped.
+
+        What another table's foreign key leads to can go only after that.
+        """
+        yield from self._leading_to_what_goes()
         for key in self._too_many("constraint"):
             table, name = _parts(key[1])
             yield f"ALTER TABLE {_quoted(table)} DROP CONSTRAINT {_quoted(name)}"
         for key in self._too_many("trigger"):
             table, name = _parts(key[1])
             yield f"DROP TRIGGER {_quoted(name)} ON {_quoted(table)}"
+
+    def _leading_to_what_goes(self) -> Iterator[str]:
+        going = {(_table(name), self.found["constraint", name]) for _, name in self._too_many("constraint")}
+        keys = {(table, key["columns"]) for table, text in going if (key := _UNIQUE.match(text)) is not None}
+        own = {(_table(name), _quoted(_parts(name)[1])) for _, name in self._too_many("column")}
+        for (kind, name), text in sorted(self.found.items()):
+            leads = _LEADS.search(text) if kind == "constraint" else None
+            if leads is None or ("table", _table(name)) in self.expected:
+                continue
+            to, columns = leads["table"], leads["columns"]
+            if (to, columns) in keys or any((to, column) in own for column in columns.split(", ")):
+                table, constraint = _parts(name)
+                yield f"ALTER TABLE {_quoted(table)} DROP CONSTRAINT {_quoted(constraint)}"
 
     def _tables(self) -> Iterator[str]:
         for key in self._lacking("table"):
@@ -151,7 +184,10 @@ class _Mending:
                 for change in self._changes(table, name, _column(self.found[key]), wanted):
                     is_whole = change.startswith(("DROP SEQUENCE", "SELECT"))
                     yield change if is_whole else f"{begun} ALTER COLUMN {_quoted(name)} {change}"
-        for key in self._too_many("column"):
+        # What is reckoned from a column goes before it.
+        for key in sorted(
+            self._too_many("column"), key=lambda key: not _column(self.found[key])["generated"]
+        ):
             table, name = _parts(key[1])
             columns = ", ".join(dict.fromkeys([*(_key_of(self.expected, table) or [_NO_KEY]), _quoted(name)]))
             kept = _quoted(f"{table}_{name}"[:63])
@@ -165,7 +201,7 @@ class _Mending:
         is_serial = wanted["identity"] and not there["identity"]
         if there["default"] and there["default"] != wanted["default"]:
             yield "DROP DEFAULT"
-        sequence = f"{table}_{name}_seq"
+        sequence = _sequence_of(self.found["column", f"{table}.{name}"]) or f"{table}_{name}_seq"
         if is_serial and ("sequence", sequence) in self.found:
             yield f"DROP SEQUENCE {_quoted(sequence)}"
             del self.found["sequence", sequence]
@@ -268,6 +304,12 @@ def _column(definition: str) -> dict[str, str]:
     """The parts of a column's definition, empty where it has none."""
     found = _COLUMN.fullmatch(definition)
     return {name: text or "" for name, text in found.groupdict().items()} if found else {}
+
+
+def _sequence_of(definition: str) -> str | None:
+    """The sequence that a column's default asks, if that is all it does."""
+    found = _NEXT.search(definition)
+    return None if found is None else found["name"].strip('"').replace('""', '"')
 
 
 def _identity(wanted: Mapping[str, str]) -> str:

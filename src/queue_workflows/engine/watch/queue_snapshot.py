@@ -10,6 +10,7 @@ from queue_workflows.config import current_config, effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, QueueStats, StatisticsRepository
+from queue_workflows.repositories.sql.configured_database import check_database
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, awaited
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import JobStatus
@@ -62,6 +63,7 @@ async def aingest_snapshot(
 @contextmanager
 def _connected(conn: Handle | None) -> Iterator[Handle]:
     if conn is not None:
+        check_database(conn, "ingest_jobs")
         yield conn
         return
     with (

@@ -35,7 +35,8 @@ def check_flow(handle: object) -> None:
             "asynchronous",
             wanted="this verb takes a synchronous one",
             advice="await the verb's awaitable form, the same name with an `a` in front: "
-            "`await aenqueue_ingest_job(…)`, `await repository.afetch(…)`",
+            "`await aenqueue_ingest_job(…)`, `await repository.afetch(…)`; what has none takes a synchronous "
+            "connection alone",
         )
 
 
