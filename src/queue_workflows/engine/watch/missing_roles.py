@@ -14,8 +14,9 @@ from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 from queue_workflows.repositories.reports.presence import PresenceRepository
 from queue_workflows.states import JobStatus, NodeState, RunStatus
 
-# What is missing at first may just be starting.
-_PATIENCE_S: Final = 0.9
+# What is missing at first may just be starting. A look comes each second at the latest, and with the start of
+# a command two seconds are not over when it tells.
+_PATIENCE_S: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
