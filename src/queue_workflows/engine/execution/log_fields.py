@@ -79,7 +79,7 @@ def fields_of(job: ClaimedJob) -> dict[str, str | int]:
 
 
 def bind_child_threads() -> None:
-    """From now on what a job does in a thread that it starts, or in a pool of threads, is known as that job's.
+    """From now on what a job does in a thread that it starts, or in a pool of them, is known as that job's.
 
     For a process of workers; a pool may be the job's own or stand for all jobs.
     """
@@ -102,7 +102,9 @@ def bind_child_threads() -> None:
     ThreadPoolExecutor.submit = submit  # type: ignore[method-assign]
 
 
-def _with_fields(fields: Mapping[str, str | int], fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _with_fields(
+    fields: Mapping[str, str | int], fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Call it in this thread of a pool, which works for the job of these fields until it returns."""
     thread = threading.current_thread()
     setattr(thread, _OF_THREAD, fields)
