@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
@@ -42,6 +43,7 @@ class Window:
         """Read until this is on the screen."""
         shown = ""
         while words not in shown:
+            assert select.select([self._master], [], [], PATIENCE_S)[0], shown
             more = os.read(self._master, 65_536).decode("utf-8", "replace")
             assert more, shown
             shown += more
@@ -49,7 +51,7 @@ class Window:
     def close(self) -> None:
         """Hang up, and wait for the shell's end."""
         os.close(self._master)
-        assert self.shell.wait(PATIENCE_S) != 0
+        self.shell.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -107,13 +109,20 @@ def test_a_server_that_lingers_ends_in_its_time(directory: Path) -> None:
     qwf(directory, "db", "stop")
 
 
-@pytest.mark.parametrize("command", ["run start waiting.yaml --here", "up --no-web"])
+@pytest.mark.parametrize("command", ["hooks run Page --dir plugins --here", "up --no-web"])
 def test_what_works_in_the_terminal_ends_with_it(directory: Path, command: str) -> None:
-    """The command, its roles and the server that they were the last to use; the run is there later."""
+    """The command, its roles, their jobs, and the server that they were the last to use; the run is there."""
     (directory / "waiting.yaml").write_text(WAITING, encoding="utf-8")
+    hook = directory / "plugins" / "a" / "on_Page__10_a.sh"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\ntouch {directory}/begun\nexec sleep 600\n", encoding="utf-8")
+    hook.chmod(0o755)
     begin = f"{QWF} db upgrade && {QWF} run start waiting.yaml; exec {QWF} {command}"
     with window(begin, directory, linger_s="0") as terminal:
-        terminal.until("scheduled" if "--here" in command else "orchestrator/1: ")
+        if "--here" in command:
+            until((directory / "begun").exists, "the hook runs")
+        else:
+            terminal.until("started, pid")
         terminal.close()
     until(lambda: processes_below(directory) == [], "all is gone")
     assert " waiting " in qwf(directory, "run", "list")

@@ -210,4 +210,4 @@ def test_what_is_refused_of_a_hooks_records_is_said(qwf_dsn: str, tmp_path: Path
     (said,) = done.stderr.splitlines()
     _, _, words = said.partition("a/on_Page__10_a.sh: ")
     assert words.startswith("something is wrong with 2 of its lines, first with line 1: Order: dedupe_key")
-    assert re.search(r"; `qwf hooks records [0-9a-f-]{36} --warnings` lists them$", words)
+    assert re.search(r"; `qwf hooks records [0-9a-f-]{36} --warnings` lists them", words)

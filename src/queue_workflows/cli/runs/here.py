@@ -83,7 +83,7 @@ def run_here(
         stop: list[Halt] = []
 
         def write(name: str, line: str) -> None:
-            # What is ended before it was ready says so; whoever ended all of it need not hear that of each.
+            # What is ended before it was ready says so; an operator that ends all need not read it of each.
             is_news = follower.ended is None and level_of(line) not in left_out
             if invocation.debug or (is_news and not (line in _ENDED and stop and stop[0].urgency)):
                 click.echo(f"{name}: {line}", err=True)

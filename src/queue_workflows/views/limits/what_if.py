@@ -118,7 +118,8 @@ def read_preview(connection: psycopg.Connection[Any], key: str, max_slots: int) 
 
 def own_cap(connection: psycopg.Connection[Any], key: str) -> OwnCap:
     """The cap of just this key or pattern: an operator's, else what apps declare."""
-    line, set_ = LimitLineRepository(connection).of(key), LimitRepository(connection).fetch(key)
+    set_ = LimitRepository(connection).fetch(key)
+    line = LimitLineRepository(connection).of(key)
     if line.is_own and line.source == "declared":
         return OwnCap(line.max_slots, on_one_line(line.said_by or ""), is_declared=True)
     if set_ is None:
