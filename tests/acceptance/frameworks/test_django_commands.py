@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,8 @@ def answers(client: httpx.Client) -> bool:
 
 def test_pytest_django(shop: Shop) -> None:
     """Its tests and our fixture `qwf_jobs` are on the one database that it makes, in a transaction or not."""
-    pytest.importorskip("pytest_django", reason="pytest-django is not installed")
+    plugin = pytest.importorskip("pytest_django", reason="pytest-django is not installed")
+    paths = [shop.env["PYTHONPATH"], str(Path(plugin.__file__).parents[1])]
     fixture = find_snippets((PAGES / "django.md").read_text(), "django.md")[-1].body
     (shop.directory / "conftest.py").write_text(fixture)
     (shop.directory / "test_shop.py").write_text(PYTEST_DJANGO)
@@ -145,7 +147,7 @@ def test_pytest_django(shop: Shop) -> None:
         "test_shop.py",
         "shop/tests.py",
     ]
-    assert "6 passed" in shop.runs(command)
+    assert "6 passed" in shop.runs(command, PYTHONPATH=os.pathsep.join(paths))
 
 
 PYTEST_DJANGO = """
