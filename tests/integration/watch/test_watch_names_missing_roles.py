@@ -107,6 +107,18 @@ def test_a_run_that_is_there(qwf_dsn, conn, monkeypatch):
     assert found == [line.format(dsn=shlex.quote(qwf_dsn), begins="run start") for line in (GPU, UP)]
 
 
+def test_a_run_that_waits_for_a_run_below(qwf_dsn, conn, monkeypatch):
+    """What a run needs that a node has started is what the watched one waits for."""
+    scene = {"name": "scene", "nodes": [{"id": "draw", "module": "m", "queue": "gpu"}]}
+    run = start(conn, {"nodes": [{"id": "scene", "type": "workflow", "workflow": "scene"}]})
+    settle(dispatcher(conn, scene))
+    with psycopg.connect(qwf_dsn, application_name="qwf:orchestrator@here"):
+        patience = Patience(monkeypatch, heard="needs none")
+        found = patience.of("--db", qwf_dsn, "run", "watch", str(run))
+    assert patience.waited_s < WITHIN_S
+    assert found == [line.format(dsn=shlex.quote(qwf_dsn), begins="run start") for line in (GPU, UP)]
+
+
 def test_the_second_look_tells(qwf_dsn, conn):
     """What is missing at the first may be starting; the next one is a second later at most."""
     run = start(conn, {"nodes": [{"id": "draw", "module": "m", "queue": "gpu"}]})
