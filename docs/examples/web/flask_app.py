@@ -3,20 +3,18 @@
     pip install 'queue-workflows[web]' a2wsgi flask
     SECRET_KEY=… QWF_DB_URL=… flask --app flask_app run
 
-A WSGI server has a thread for each request, which a stream would keep: the page is loaded again instead.
+A WSGI server has a thread for each request, which a stream would keep: the page is loaded again instead. It is
+made by the first request for it, so importing this module starts no thread.
 """
 
 from __future__ import annotations
 
 import os
 
-from a2wsgi import ASGIMiddleware
 from flask import Flask, redirect, request, session
-from starlette.requests import Request
-from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.wrappers import Response
 
-from queue_workflows.web import create_app
+from queue_workflows.flask import init_app
 
 # Stands for your table of users: passwords belong there, hashed.
 USERS = {"ada": ("operator", "ada's password"), "vic": ("viewer", "vic's password")}
@@ -44,17 +42,10 @@ def sign_in() -> Response | tuple[str, int]:
     return redirect("/ops/jobs", 303)
 
 
-def user_of(asked: Request) -> str | None:
-    """The signed-in user: Flask reads its session from whatever request has its cookie."""
-    kept = app.session_interface.open_session(app, asked)
-    return None if kept is None else kept.get("user")
-
-
 def authorize(user: str, verb: str, _target: str) -> bool:
     """A viewer looks, an operator does everything; `verb` is `look` or an act such as `job.cancel`."""
     role, _password = USERS.get(user, ("", ""))
     return role == "operator" or (role == "viewer" and verb == "look")
 
 
-ops = create_app(None, authorize=authorize, user=user_of, live=False)
-app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/ops": ASGIMiddleware(ops)})
+init_app(app, user=lambda kept: kept.get("user"), authorize=authorize)

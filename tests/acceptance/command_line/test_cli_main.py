@@ -509,8 +509,26 @@ def test_the_host_apps_wiring_is_imported_first(qwf: Qwf, tmp_path: Path) -> Non
     assert qwf("--app", "one", "probe", "say", QWF_APP="two").stdout == "one\nshort\n"
 
 
+OF_EVERY_COMMAND = """
+Options of every command:
+  --db URL      The database; else QWF_DB_URL, qwf.toml, or an embedded one.
+  --app MODULE  Import the host app's wiring first; else QWF_APP or qwf.toml.
+  --debug       Show the full traceback of an error.
+  --quiet       Say nothing on stderr but errors: no remarks, no progress.
+"""
+
+
+@pytest.mark.parametrize("command", [["run", "list"], ["run", "start"], ["worker"]], ids=" ".join)
+def test_help_of_a_command_ends_with_the_options_of_every_command(command: list[str]) -> None:
+    """Once, apart from its own, and without importing the wiring."""
+    own, of_every, rest = qwf_here(*command, "--help", "--app", "nowhere").stdout.partition(OF_EVERY_COMMAND)
+    assert (of_every, rest) == (OF_EVERY_COMMAND, "")
+    assert "--help" in own
+    assert not {"--db", "--app", "--debug", "--quiet"} & set(own.split())
+
+
 def test_the_options_of_all_commands_may_stand_after_the_command(qwf: Qwf, tmp_path: Path) -> None:
-    """What stands nearer to the command counts; help neither lists them there nor imports the wiring."""
+    """What stands nearer to the command counts."""
     wiring(tmp_path, "one", "print('one')")
     wiring(tmp_path, "two", "print('two')")
     assert qwf("probe", "obj", "--db", "x", "--debug").stdout == "x None True\n"
@@ -518,7 +536,6 @@ def test_the_options_of_all_commands_may_stand_after_the_command(qwf: Qwf, tmp_p
     assert qwf("probe", "--app", "one", "obj").stdout == "one\nNone one False\n"
     assert qwf("--app", "two", "probe", "say", "--app", "one", QWF_APP="three").stdout == "one\nshort\n"
     assert "Traceback" in qwf("probe", "bug", "--debug").stderr
-    assert "--db" not in qwf("probe", "--help", "--app", "nowhere").stdout
     wanting = qwf("db", "url", "--db")
     assert (wanting.returncode, one_line(wanting)[:32]) == (2, "Option '--db' requires an argume")
     deeper = qwf("db", "url", "--db", "postgresql://h/d", "--app", "one")

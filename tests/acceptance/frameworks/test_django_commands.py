@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from support.apps.shops import APPS, PYTHON, Shop
+from support.processes.snippets import find_snippets
+from support.processes.workers import patiently
+from support.servers.cluster import free_port
 
 pytestmark = pytest.mark.slow
 
 MANAGE = [PYTHON, "manage.py"]
+PAGES = APPS.parents[1] / "how-to" / "frameworks"
 
 
 @pytest.fixture
@@ -94,3 +100,75 @@ def test_another_database_in_the_environment(shop: Shop, qwf_dsn: str) -> None:
     with psycopg.connect(qwf_dsn) as conn:
         assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (0,)
     assert "send_receipt" in shop.runs([*MANAGE, "qwf", "job", "list"], **elsewhere)
+
+
+def test_runserver_loads_the_project_anew(shop: Shop) -> None:
+    """When code changes, as often as it does; the tasks are known each time, and nothing of ours is left."""
+    shop.runs([*MANAGE, "migrate", "--verbosity", "0"])
+    port, orders = free_port(), 0
+    with (
+        shop.started([*MANAGE, "runserver", str(port)]) as server,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=150) as client,
+    ):
+        for changes in (1, 2):
+            patiently(lambda changes=changes: server.log.read_text().count("Quit the server") == changes)
+            patiently(lambda: answers(client) or server.process.poll() is not None)
+            assert client.post("/orders", json={"item": "map", "email": "a@example.org"}).status_code == 201
+            orders += 1
+            tasks = shop.directory / "shop" / "tasks.py"
+            tasks.write_text(tasks.read_text() + "# changed\n")
+    assert shop.runs([*MANAGE, "qwf", "worker", "--queue", "mail", "--drain"]).count(" completed ") == orders
+
+
+def answers(client: httpx.Client) -> bool:
+    """Whether the service does."""
+    try:
+        return client.get("/orders/0").status_code == 404
+    except httpx.TransportError:
+        return False
+
+
+def test_pytest_django(shop: Shop) -> None:
+    """Its tests and our fixture `qwf_jobs` are on the one database that it makes, in a transaction or not."""
+    plugin = pytest.importorskip("pytest_django", reason="pytest-django is not installed")
+    paths = [shop.env["PYTHONPATH"], str(Path(plugin.__file__).parents[1])]
+    fixture = find_snippets((PAGES / "django.md").read_text(), "django.md")[-1].body
+    (shop.directory / "conftest.py").write_text(fixture)
+    (shop.directory / "test_shop.py").write_text(PYTEST_DJANGO)
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:rerunfailures"]
+    command = [
+        PYTHON,
+        "-m",
+        "pytest",
+        "-q",
+        "--ds",
+        "config.settings",
+        *options,
+        "test_shop.py",
+        "shop/tests.py",
+    ]
+    assert "6 passed" in shop.runs(command, PYTHONPATH=os.pathsep.join(paths))
+
+
+PYTEST_DJANGO = """
+import pytest
+from django.db import connection
+from shop.models import Order
+from queue_workflows.testing import assert_enqueued, drain
+
+ORDER = {"item": "map", "email": "ada@example.org"}
+
+@pytest.mark.django_db
+def test_in_a_transaction(client):
+    order = client.post("/orders", ORDER, "application/json").json()["id"]
+    assert_enqueued("send_receipt", args={"order_id": order}, conn=connection)
+    assert [job.status for job in drain(conn=connection)] == ["completed"]
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("time", [1, 2])
+def test_committed(client, qwf_jobs, time):
+    client.post("/orders", ORDER, "application/json")
+    qwf_jobs.assert_enqueued("send_receipt")
+    assert [job.status for job in qwf_jobs.drain()] == ["completed"]
+    assert Order.objects.get().receipt == "map for ada@example.org"
+"""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +152,7 @@ def test_the_apps_own_tests(name: str, qwf_new_database: Any, tmp_path: Path) ->
         assert "3 passed" in shop.runs(tests, QWF_TEST_DB_URL=dsn)
 
 
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "web"
 LOADED = {"fastapi_app": "shop.main", "django_app": "config.asgi", "flask_app": "shop.wsgi"}
 
 
@@ -159,3 +162,18 @@ def test_loading_the_app_starts_nothing(name: str, tmp_path: Path) -> None:
     shop = Shop(name, "postgresql://nobody@127.0.0.1:1/nowhere", tmp_path)
     load = f"import threading, {LOADED[name]}; print(*(thread.name for thread in threading.enumerate()))"
     assert shop.runs([PYTHON, "-c", load]).splitlines() == ["MainThread"]
+
+
+@pytest.mark.parametrize("name", ["fastapi_app", "starlette_app", "django_asgi", "flask_app"])
+def test_loading_an_example_with_the_page_starts_nothing(name: str) -> None:
+    """As loading a whole app does."""
+    load = f"import threading, {name}; print(*(thread.name for thread in threading.enumerate()))"
+    done = subprocess.run(
+        [PYTHON, "-c", load],
+        cwd=EXAMPLES,
+        env={**os.environ, "SECRET_KEY": "k", "QWF_DB_URL": "postgresql://nobody@127.0.0.1:1/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["MainThread"]), done.stderr

@@ -65,9 +65,22 @@ def test_the_list_names_the_apps_and_what_holds(conn: psycopg.Connection, qwf: Q
 def test_an_operators_word_is_given_up(conn: psycopg.Connection, qwf: Qwf) -> None:
     """Each time it is said what is declared."""
     declare(conn, "shop", mine=3)
+    would = qwf("limits", "set", "mine", "9", "--dry-run").stdout.splitlines()[0]
+    assert would == "mine: would be at most 9 at once, is 3, declared by shop; nothing is changed"
     assert qwf("limits", "set", "mine", "9").stdout == "mine: at most 9 at once, was 3, declared by shop\n"
+    again = qwf("limits", "set", "mine", "8").stdout
+    assert again == "mine: at most 8 at once, was 9; declared by shop: 3\n"
     assert qwf("limits", "clear", "mine").stdout == "mine: at most 3, declared by shop\n"
     assert "nobody has set a limit for mine" in qwf("limits", "clear", "mine", status=1).stderr
+
+
+def test_a_rate_that_is_set_names_what_is_declared(conn: psycopg.Connection, qwf: Qwf) -> None:
+    """As a cap that is set does, also of one that nobody has used yet."""
+    declare(conn, "shop", crossref=Rate(10, burst=20))
+    said = qwf("limits", "set", "crossref", "--rate", "5/s").stdout
+    assert said == "crossref: 5/s, 5 at once, was 10/s, 20 at once, declared by shop\n"
+    again = qwf("limits", "set", "crossref", "--rate", "4/s").stdout
+    assert again == "crossref: 4/s, 4 at once, was 5/s, 5 at once; declared by shop: 10/s\n"
 
 
 def test_the_doctor_names_apps_that_differ(conn: psycopg.Connection, qwf: Qwf) -> None:

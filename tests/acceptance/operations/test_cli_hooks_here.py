@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,3 +181,33 @@ def test_what_a_hook_waits_for_is_said(qwf_dsn: str, tmp_path: Path) -> None:
     finally:
         process.kill()
     assert "a/on_Page__10_a.sh waits for a program: qwf-nowhere: env: " in said
+
+
+WIRING = """
+from queue_workflows import enqueue_ingest_job, register_record_type
+
+@register_record_type("Order")
+def order(record, ctx):
+    enqueue_ingest_job("mail", queue="fetch", args=record, dedupe_key="", conn=ctx.conn)
+"""
+
+
+def test_what_is_refused_of_a_hooks_records_is_said(qwf_dsn: str, tmp_path: Path) -> None:
+    """As a job that its handler may not enqueue: one line, with what lists all; the hook ended well."""
+    (tmp_path / "wiring.py").write_text(WIRING)
+    put(tmp_path, "a/on_Page__10_a.sh", *(f'echo \'{{"type": "Order", "no": {no}}}\'' for no in (1, 2)))
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+    done = subprocess.run(
+        command(),
+        cwd=tmp_path,
+        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data"), "QWF_APP": "wiring"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (said,) = done.stderr.splitlines()
+    _, _, words = said.partition("a/on_Page__10_a.sh: ")
+    assert words.startswith("something is wrong with 2 of its lines, first with line 1: Order: dedupe_key")
+    assert re.search(r"; `qwf hooks records [0-9a-f-]{36} --warnings` lists them", words)

@@ -285,7 +285,7 @@ def test_a_list_in_parts_is_over_when_its_last_job_is(stage: Stage, monkeypatch:
 
 
 def test_a_child_goes_on_where_it_was(stage: Stage) -> None:
-    """The same run, with what it has done; one whose inputs have changed is another run."""
+    """The same run, by the document that it began with; with other inputs another run, by the newest."""
     scene = {
         "name": "scene",
         "nodes": [
@@ -304,6 +304,8 @@ def test_a_child_goes_on_where_it_was(stage: Stage) -> None:
     runs = RunRepository(stage.connection)
     children = {run.id for run in runs.list(parent_run_id=run_id)}
     assert (stage.run(run_id).status, len(children)) == ("failed", 3)
+    newest = scene | {"outputs": scene["outputs"] | {"cut": {"$value": "newest"}}}
+    stage.dispatcher = dispatcher(stage.connection, newest)
     stage.retry(run_id)
     assert stage.go_on() == {"sound": 3}
     row = stage.run(run_id)
@@ -314,7 +316,8 @@ def test_a_child_goes_on_where_it_was(stage: Stage) -> None:
     stage.crew.scenes = ["a", "z"]
     stage.retry(run_id, from_node="plan")
     assert stage.go_on() == {"plan": 1, "shoot": 2, "sound": 2}
-    assert [one["of"] for one in stage.run(run_id).outputs["scenes"]] == ["a", "z"]
+    scenes = stage.run(run_id).outputs["scenes"]
+    assert [(one["of"], one["cut"]) for one in scenes] == [("a", "newest"), ("z", "newest")]
 
 
 def test_a_late_end_of_a_child_is_not_that_of_its_successor(stage: Stage) -> None:

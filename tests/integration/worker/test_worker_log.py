@@ -83,6 +83,17 @@ def test_each_ended_job_has_a_line_and_each_line_its_job(qwf_dsn, conn, jobs, co
     assert unknown == [("WARNING", "nobody")]
 
 
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_a_thread_of_a_pool_has_the_job_that_it_works_for(qwf_dsn, jobs, concurrency):
+    """Of a pool that is the job's own, and of one that stands for all jobs, sync and async."""
+    ids = enqueue(jobs, "pooled", "poolcoro", "pooled", "poolcoro")
+    lines = objects(worked_off(qwf_dsn, "--concurrency", concurrency, "--log-format", "json"))
+    by_app = [line for line in lines if line["logger"] == "shop.pages"]
+    assert len(by_app) == 2 * (3 + 1 + 1)
+    assert {line["job_id"] for line in by_app} == set(ids)
+    assert [line["message"] for line in by_app if line["message"].split()[0] != str(line["job_id"])] == []
+
+
 def test_text_is_for_reading(qwf_dsn, jobs):
     """The default: a line each, no colour where nobody reads it on a terminal, a traceback below its line."""
     (done,) = enqueue(jobs, "sync")

@@ -151,9 +151,11 @@ def test_the_level_is_coloured_on_a_terminal_alone():
 
 
 def test_threads_and_tasks_of_a_job_are_known_as_its(in_a_job, monkeypatch):
-    """Its child threads and theirs, its tasks, and `to_thread`; a pool's thread works for anybody."""
+    """Its child threads and theirs, its tasks, `to_thread`, and what it submits to pools that outlive it."""
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
     bind_child_threads()
+    shared = ThreadPoolExecutor(1)
     seen: dict[str, Any] = {}
 
     def note(name: str) -> None:
@@ -179,17 +181,22 @@ def test_threads_and_tasks_of_a_job_are_known_as_its(in_a_job, monkeypatch):
         thread.join()
         asyncio.run(coroutine())
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(note, "pool").result()
+            pool.submit(note, "its pool").result()
+        shared.submit(note, "pool of all").result()
 
     in_a_job(ingest_job(), job)
     note("outside")
+    with shared:
+        shared.submit(note, "pool afterwards").result()
     assert seen == {
         "job": 7,
         "child": 7,
         "grandchild": 7,
         "task": 7,
         "to_thread": 7,
-        "pool": None,
+        "its pool": 7,
+        "pool of all": 7,
+        "pool afterwards": None,
         "outside": None,
     }
 
@@ -209,3 +216,20 @@ def test_a_log_that_nobody_reads_holds_nobody_up(monkeypatch):
         told, again = reader.read(1 << 20).decode().splitlines()[-2:]
     assert told == f"WARNING: {2_000 - len(said)} lines were left out here, as nobody read them"
     assert again == "again"
+
+
+def test_a_long_line_goes_into_a_pipe_at_once(monkeypatch):
+    """As long as there is room, so that what other processes write into it comes before or behind it."""
+    readable, writable = os.pipe()
+    with open(writable, "w", encoding="utf-8") as stream, open(readable, "rb", buffering=0) as reader:
+        monkeypatch.setattr(sys, "stderr", stream)
+        handler, written, write = logs.StderrHandler(), [], os.write
+
+        def noted(fd: int, data: bytes) -> int:
+            written.append(bytes(data))
+            return write(fd, data)
+
+        monkeypatch.setattr(os, "write", noted)
+        handler.emit(record("shop", "x" * 20_000))
+        assert written == [reader.read(1 << 20)]
+        assert len(written[0]) > 20_000

@@ -41,13 +41,18 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         self._is_own = Descriptors(self._own)
         self._left_out = 0
         self._pipe: int | None = None
+        self._whole = -1
         try:
             self._is_streams: Descriptors | None = Descriptors(self.stream.fileno())
-            if not stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):
+            mode = os.fstat(self.stream.fileno()).st_mode
+            if not stat.S_ISREG(mode):
                 self._pipe = self.stream.fileno()
+            if stat.S_ISFIFO(mode):
+                self._whole = _unblocked(self._pipe)
         except (OSError, ValueError):
             # It is no file, so there is no number that another could get.
             self._is_streams = None
+        self._is_whole = Descriptors(self._whole)
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
@@ -82,8 +87,17 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
             if not self._has_room(fd, 0 if self._left_out else _PATIENCE_MS):
                 self._left_out += 1
                 return
-            # So much goes at once into a pipe that has any room.
-            left = left[os.write(fd, left[: select.PIPE_BUF]) :]
+            left = left[self._written(fd, left) :]
+
+    def _written(self, fd: int, line: bytes) -> int:
+        """As much of it as there is room for, at once: lines of other processes do not come into it."""
+        if self._whole >= 0 and self._is_whole.are_ours():
+            try:
+                return os.write(self._whole, line)
+            except BlockingIOError:
+                return 0
+        # So much goes at once into a pipe that has any room.
+        return os.write(fd, line[: select.PIPE_BUF])
 
     @staticmethod
     def _has_room(fd: int, within_ms: int) -> bool:
@@ -96,6 +110,14 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         if self._is_own.are_ours():
             with suppress(OSError):
                 os.write(self._own, line.encode("utf-8", "backslashreplace"))
+
+
+def _unblocked(pipe: int | None) -> int:
+    """The pipe once more, where a write does not wait; -1 where it cannot be had so, as beside Linux."""
+    try:
+        return os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return -1
 
 
 def log_arguments(settings: Settings) -> list[str]:

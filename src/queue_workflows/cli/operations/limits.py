@@ -138,7 +138,7 @@ def set_(
         assert per_s is not None  # noqa: S101 - one of them is given
         with operators_connection(invocation) as connection:
             rate = set_rate(connection, key, per_s, burst, actor=actor, reason=reason)
-        print_json(rate) if as_json else click.echo(said_of_rate(rate))
+        print_json(rate.as_json()) if as_json else click.echo(said_of_rate(rate))
         return
     if dry_run:
         _preview(invocation, key, most, as_json=as_json)

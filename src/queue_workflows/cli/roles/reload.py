@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +22,11 @@ from queue_workflows.cli.shared.error_exit import in_one_line
 from queue_workflows.host.processes.pid1 import LAUNCHER_PID
 from queue_workflows.roles.loop import Halt
 
+# A wiring that imports what drives GPUs takes long; what hangs must not hold up the next change for ever.
+IMPORTED_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
+_ASK_EVERY_S: Final = 0.05
+_LAST_LOOK_S: Final = 5.0
 _ENDINGS: Final = frozenset({".py", ".toml"})
 # What a virtual environment has in it, whatever it is called.
 _ENVIRONMENT: Final = "pyvenv.cfg"
@@ -65,12 +71,16 @@ class CodeWatch(threading.Thread):
                 return
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more; an import that is being tried is given up."""
         self._over.set()
+        if self._halt is not None:
+            self.join(_LAST_LOOK_S)
 
     def _can_be_imported(self, changed: Path) -> bool:
         name = os.path.relpath(changed)
-        why = None if self._app is None else why_not(self._app)
+        why = None if self._app is None else why_not(self._app, is_over=self._over)
+        if self._over.is_set():
+            return False
         if why is not None:
             self._say(f"{name} has changed, but the wiring cannot be imported: {why}")
             return False
@@ -103,22 +113,33 @@ def _is_looked_into(directory: Path) -> bool:
     return not os.path.exists(directory / _ENVIRONMENT)
 
 
-def why_not(app: str) -> str | None:
-    """Why a new process could not import the wiring, in a line; None if it could."""
-    try:
-        tried = subprocess.run(
-            [sys.executable, "-c", f"import sys; sys.path.insert(0, ''); import {app}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        return in_one_line(error)
-    said = tried.stderr.strip().splitlines()
-    return None if tried.returncode == 0 else (said[-1] if said else f"it ended with {tried.returncode}")
+def why_not(
+    app: str, *, within_s: float = IMPORTED_WITHIN_S, is_over: threading.Event | None = None
+) -> str | None:
+    """Why a new process could not import the wiring, in a line; None if it could.
+
+    One that takes longer, or is not waited for any more, is ended with all that it has started.
+    """
+    is_over, until = is_over or threading.Event(), time.monotonic() + within_s
+    with tempfile.TemporaryFile() as said:
+        try:
+            tried = subprocess.Popen(
+                [sys.executable, "-c", f"import sys; sys.path.insert(0, ''); import {app}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return in_one_line(error)
+        while tried.poll() is None:
+            if is_over.wait(_ASK_EVERY_S) or time.monotonic() > until:
+                os.killpg(tried.pid, signal.SIGKILL)
+                tried.wait()
+                return f"it had not ended after {within_s:g} s"
+        said.seek(0)
+        lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    return None if tried.returncode == 0 else (lines[-1] if lines else f"it ended with {tried.returncode}")
 
 
 def places_of(app: str | None) -> list[Path]:

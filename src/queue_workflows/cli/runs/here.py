@@ -24,6 +24,7 @@ from queue_workflows.cli.log.log_lines import EVERYDAY, NO_ERROR, level_of
 from queue_workflows.cli.log.logs import log_to_stderr
 from queue_workflows.cli.roles.supervisor import commands
 from queue_workflows.cli.runs.watch import follow
+from queue_workflows.cli.shared.error_exit import PROGRAM
 from queue_workflows.cli.shared.operator import say
 from queue_workflows.config import effective_settings
 from queue_workflows.db import bootstrap
@@ -32,6 +33,7 @@ from queue_workflows.errors import ConfigurationError, DocumentError, ExitCode, 
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 from queue_workflows.host.processes.tree_by_mark import hide_memory
+from queue_workflows.roles.loop import Halt
 from queue_workflows.roles.merged_log import MergedLog
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.restarts import BoundedRestarts
@@ -44,6 +46,8 @@ _ROLE: Final = "run-here"
 _LAST_LOOK_S: Final = 5.0
 # The children find the scripts by it, as any worker does.
 _HOOK_DIRS: Final = "QWF_HOOK_DIRS"
+# The last words of a command that a signal has ended.
+_ENDED: Final = (f"{PROGRAM}: terminated", f"{PROGRAM}: interrupted")
 # What the children write is read here, and shown to a person.
 _TO_US: Final = ("--log-format=text",)
 
@@ -76,10 +80,12 @@ def run_here(
 
         # What came of the nodes is shown beside the log.
         left_out = NO_ERROR if invocation.quiet else EVERYDAY
+        stop: list[Halt] = []
 
         def write(name: str, line: str) -> None:
-            # What is ended before it was ready says so; once the run is over that is nobody's concern.
-            if invocation.debug or (follower.ended is None and level_of(line) not in left_out):
+            # What is ended before it was ready says so; an operator that ends all need not read it of each.
+            is_news = follower.ended is None and level_of(line) not in left_out
+            if invocation.debug or (is_news and not (line in _ENDED and stop and stop[0].urgency)):
                 click.echo(f"{name}: {line}", err=True)
 
         with MergedLog(write, lost=_stop) as log:
@@ -91,6 +97,7 @@ def run_here(
                 outlet=log.outlet,
                 late=follower.tend,
                 restarts=restarts,
+                begins=stop.append,
             )
         follower.close()
         if follower.ended is not None:

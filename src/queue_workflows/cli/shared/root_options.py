@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -33,14 +34,24 @@ def root_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def with_root_options(command: click.Command) -> click.Command:
     """The command, which takes the options also after its name; the last that says something counts.
 
-    Its `--app` imports the host app's wiring, given or not, before any other option is looked at.
+    Its `--app` imports the host app's wiring, given or not, before any other option is looked at. Its help
+    has them in a section of their own, below what is the command's alone.
     """
     if isinstance(command, click.Group) or command.name in WITHOUT_APP or hasattr(command, _MARK):
         return command
     setattr(command, _MARK, True)
     for option in _options(hidden=True):
         option(command)
+    command.format_options = partial(_format_options, command)  # type: ignore[method-assign]
     return command
+
+
+def _format_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
+    """The command's options, and those of every command, which are hidden among them."""
+    click.Command.format_options(command, context, formatter)
+    shown = [option(click.Command(None)) for option in _options(hidden=False)]
+    with formatter.section("Options of every command"):
+        formatter.write_dl([one.params[-1].get_help_record(context) for one in shown])
 
 
 def tell(context: click.Context, **changes: Any) -> None:

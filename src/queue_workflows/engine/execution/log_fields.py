@@ -1,8 +1,7 @@
 """Which job a line of a log belongs to: known in its thread, its tasks on an event loop, its child threads.
 
 `at_hand` is set around each job by its worker. A line asks for it as it is written, so a job that logs
-nothing pays nothing. A thread of a pool has no job of its own, unless what it is given brings its context
-along, as `asyncio.to_thread` does.
+nothing pays nothing. A thread of a pool has the job that submitted what it is at, for as long as it is at it.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.telemetry.spans import current_ids
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Which job a thread, or a task on the loop and the tasks that it starts, is at.
 at_hand: ContextVar[HeldJob | None] = ContextVar("queue_workflows_job_at_hand", default=None)
 
-# What is known of a thread that a job has started is kept at the thread itself, and goes with it.
+# What is known of a thread that works for a job is kept at the thread itself, and goes with it.
 _OF_THREAD: Final = "_qwf_log_fields"
 # Threads of a pool work for many jobs, whichever of them was the first to need one more.
 _POOLS: Final = "concurrent.futures.thread"
@@ -79,8 +79,11 @@ def fields_of(job: ClaimedJob) -> dict[str, str | int]:
 
 
 def bind_child_threads() -> None:
-    """From now on a thread that a job starts is known as that job's in the log; for a process of workers."""
-    plain_start = threading.Thread.start
+    """From now on what a job does in a thread that it starts, or in a pool of them, is known as that job's.
+
+    For a process of workers; a pool may be the job's own or stand for all jobs.
+    """
+    plain_start, plain_submit = threading.Thread.start, ThreadPoolExecutor.submit
 
     @wraps(plain_start)
     def start(thread: threading.Thread) -> None:
@@ -89,7 +92,26 @@ def bind_child_threads() -> None:
             setattr(thread, _OF_THREAD, fields)
         plain_start(thread)
 
+    @wraps(plain_submit)
+    def submit(pool: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if fields := bound_fields():
+            return plain_submit(pool, _with_fields, fields, fn, *args, **kwargs)
+        return plain_submit(pool, fn, *args, **kwargs)
+
     threading.Thread.start = start  # type: ignore[method-assign,assignment]
+    ThreadPoolExecutor.submit = submit  # type: ignore[method-assign]
+
+
+def _with_fields(
+    fields: Mapping[str, str | int], fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call it in this thread of a pool, which works for the job of these fields until it returns."""
+    thread = threading.current_thread()
+    setattr(thread, _OF_THREAD, fields)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        delattr(thread, _OF_THREAD)
 
 
 def _trace_of(job: ClaimedJob) -> Mapping[str, str]:

@@ -14,8 +14,11 @@ from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 from queue_workflows.repositories.reports.presence import PresenceRepository
 from queue_workflows.states import JobStatus, NodeState, RunStatus
 
-# What is missing at first may just be starting.
-_PATIENCE_S: Final = 0.9
+# What is missing at first may just be starting. A look comes each second at the latest, and with the start of
+# a command two seconds are not over when it tells.
+_PATIENCE_S: Final = 0.6
+# A node that has started a run waits for that.
+_STARTED: Final = frozenset({NodeState.ACTIVE, JobStatus.AWAITING_INPUT, JobStatus.RUNNING, JobStatus.QUEUED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,11 @@ class RoleWatch:
         """What is missing now; nothing in the first moment, or while the database is away."""
         if self._now() < self._from or seen.is_over:
             return MissingRoles()
-        queues = waited_for(seen)
         try:
-            present = PresenceRepository(self._kept.connection()).of(queues, stale_s=self._stale_s)
+            presence = PresenceRepository(self._kept.connection())
+            below = presence.waited_for_below(seen.id) if _has_runs_below(seen) else []
+            queues = tuple(sorted({*waited_for(seen), *below}))
+            present = presence.of(queues, stale_s=self._stale_s)
         except DATABASE_AWAY:
             return MissingRoles()
         unserved = tuple(queue for queue in queues if queue not in present.served)
@@ -63,6 +68,11 @@ def waited_for(seen: RunOverview) -> tuple[str, ...]:
     else:
         needed = [node for node in seen.nodes if _is_queued(node)]
     return tuple(sorted({node.queue for node in needed if node.queue is not None}))
+
+
+def _has_runs_below(seen: RunOverview) -> bool:
+    """Whether a node of it may have started a run that is not over."""
+    return any(node.type == "workflow" and node.state in _STARTED for node in seen.nodes)
 
 
 def _is_queued(node: NodeOverview) -> bool:

@@ -290,6 +290,13 @@ class HookAttempt:
             self._ask(storing.store_part)
             if not storing.is_done:
                 self._ctx.raise_if_cancelled()
+        if storing.warnings:
+            line_no, said = next(iter(storing.warnings.items()))
+            _log.warning(
+                "%s: something is wrong with %d of its lines, first with line %d: %s; "
+                "`qwf hooks records %s --warnings` lists them",
+                *(self._hook.label, len(storing.warnings), line_no, " ".join(said.split()), job.run_id),
+            )
 
     def _before(self, *, beneath: OpenDirectory) -> dict[int, HookPlaces]:
         """The places of the last attempts before this one that ran."""

@@ -56,7 +56,10 @@ _IN_THE_WAY: Final = frozenset({"40P01", "55P03", "40001"})
 
 
 class Storing:
-    """What a hook's attempt emitted, on its way into the database; `counts` is how many of each type."""
+    """What a hook's attempt emitted, on its way into the database; `counts` is how many of each type.
+
+    `warnings` are what was the matter with the lines that are stored so far, by their numbers.
+    """
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Storing:
     ) -> None:
         """A caller that knows the job's `hook` passes it, which saves questions; `digests` save reading."""
         self.counts: Counter[str] = Counter()
+        self.warnings: dict[int, str] = {}
         self._fence = fence
         self._hook = hook
         self._output = output
@@ -100,7 +104,7 @@ class Storing:
             part, upto = self._next(conn, self._hook, counts)
             if fits_at_once(part):
                 records.hold_and_store(self._fence, part)
-                self._done(upto, counts)
+                self._done(part, upto, counts)
                 return
             counts.clear()
         with conn.transaction():
@@ -108,9 +112,10 @@ class Storing:
             part, upto = self._next(conn, hook, counts)
             records.hold(self._fence)
             records.store(self._fence, hook, part)
-        self._done(upto, counts)
+        self._done(part, upto, counts)
 
-    def _done(self, upto: int, counts: Counter[str]) -> None:
+    def _done(self, part: Iterable[StoredLine], upto: int, counts: Counter[str]) -> None:
+        self.warnings.update((line.line_no, line.warning) for line in part if line.warning)
         self._stored, self._tries, self.is_done = upto, 0, upto == len(self._output.lines)
         self.counts += +counts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,24 @@ SELECT
         WHERE queue = ANY (%(queues)s::text[])
             AND last_seen > statement_timestamp() - make_interval(secs => %(stale_s)s::float8)
     )
+"""
+
+# below: the open runs that a run has started, and those that these have.
+# looked_at: of thousands of them not all; what the first wait for the others wait for as well.
+WAITED_FOR_BELOW: Final = """
+WITH RECURSIVE below AS (
+    SELECT id FROM workflow_runs
+    WHERE parent_run_id = %(run_id)s::uuid AND status IN ('queued', 'running')
+    UNION ALL
+    SELECT child.id FROM workflow_runs AS child JOIN below ON child.parent_run_id = below.id
+    WHERE child.status IN ('queued', 'running')
+),
+looked_at AS (
+    SELECT id FROM below LIMIT 100
+)
+SELECT DISTINCT queue FROM workflow_node_jobs
+WHERE run_id IN (SELECT id FROM looked_at) AND status = 'queued'
+ORDER BY queue
 """
 
 
@@ -43,3 +62,7 @@ class PresenceRepository:
             PRESENT, {"orchestrators": ORCHESTRATORS, "queues": sorted(queues), "stale_s": stale_s}
         )
         return Presence(has_orchestrator, frozenset(served))
+
+    def waited_for_below(self, run_id: uuid.UUID) -> list[str]:
+        """The queues of what is queued in runs below a run."""
+        return [queue for (queue,) in self._sql.rows(WAITED_FOR_BELOW, {"run_id": run_id})]

@@ -12,36 +12,35 @@ from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.limits.lane_upkeep import admit_matching
 from queue_workflows.repositories.limits.caps import LimitRepository
 from queue_workflows.repositories.limits.overview import LimitLine, LimitLineRepository
-from queue_workflows.views.limits.what_if import CapPreview
+from queue_workflows.views.limits.what_if import CapPreview, OwnCap, own_cap
 
 
 @dataclass(frozen=True, slots=True)
 class CapChange:
-    """A key's cap as it is now, None for none, and as it was; `let_out` jobs go on by it.
+    """A key's cap as it is now, None for none, and its own as it was; `let_out` jobs go on by it.
 
-    `declared_by` is said of a cap that code declares: the one that was, where one was set, else the one now.
+    `declared_by` is said of one that was taken back: the apps that declare the cap that holds now.
     """
 
     key: str
     max_slots: int | None
-    was: int | None
+    before: OwnCap
     let_out: int
     declared_by: str | None = None
+
+    @property
+    def was(self) -> int | None:
+        """The cap that it had of its own."""
+        return self.before.most
 
 
 def set_cap(
     connection: psycopg.Connection[Any], key: str, most: int, *, actor: str, reason: str | None
 ) -> CapChange:
     """Let at most so many jobs hold a key at once."""
-    limits = LimitRepository(connection)
-    was, declared_by = limits.fetch(key), None
-    most_before = None if was is None else was.max_slots
-    if was is None:
-        before = LimitLineRepository(connection).of(key)
-        most_before = before.max_slots if before.is_own else None
-        declared_by = _declared(before)
-    limits.set(key, most, actor=actor, reason=reason)
-    return CapChange(key, most, most_before, admit_matching(connection, key), declared_by)
+    before = own_cap(connection, key)
+    LimitRepository(connection).set(key, most, actor=actor, reason=reason)
+    return CapChange(key, most, before, admit_matching(connection, key))
 
 
 def clear_cap(connection: psycopg.Connection[Any], key: str, *, actor: str, reason: str | None) -> CapChange:
@@ -49,7 +48,8 @@ def clear_cap(connection: psycopg.Connection[Any], key: str, *, actor: str, reas
     gone = LimitRepository(connection).clear(key, actor=actor, reason=reason)
     admitted = 0 if gone is None else admit_matching(connection, key)
     now = LimitLineRepository(connection).of(key)
-    return CapChange(key, now.max_slots, None if gone is None else gone.max_slots, admitted, _declared(now))
+    before = OwnCap(None if gone is None else gone.max_slots)
+    return CapChange(key, now.max_slots, before, admitted, _declared(now))
 
 
 def _declared(line: LimitLine) -> str | None:
@@ -59,9 +59,8 @@ def _declared(line: LimitLine) -> str | None:
 
 def said_of_set(change: CapChange) -> str:
     """One line of a cap that was set."""
-    was = "no limit of its own" if change.was is None else str(change.was)
-    by = "" if change.declared_by is None else f", {on_one_line(change.declared_by)}"
-    return f"{on_one_line(change.key)}: at most {change.max_slots} at once, was {was}{by}{_let_out(change)}"
+    was = change.before.words
+    return f"{on_one_line(change.key)}: at most {change.max_slots} at once, was {was}{_let_out(change)}"
 
 
 def said_of_clear(change: CapChange) -> str:
@@ -80,8 +79,8 @@ def _let_out(change: CapChange) -> str:
 
 def lines_of(seen: CapPreview) -> Iterator[str]:
     """What another cap would do, in sentences."""
-    was = "no limit of its own" if seen.was is None else str(seen.was)
-    yield f"{on_one_line(seen.key)}: would be at most {seen.max_slots} at once, is {was}; nothing is changed"
+    is_now = f"is {seen.own.words}"
+    yield f"{on_one_line(seen.key)}: would be at most {seen.max_slots} at once, {is_now}; nothing is changed"
     more = "+" if seen.at_least else ""
     over, taken = seen.total("over"), seen.total("taken")
     keeps = ", and would keep their slots" if over else ""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.drawing.words import on_one_line
 from queue_workflows.repositories.limits.caps import LimitRepository, cap_params
 from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
 from queue_workflows.repositories.sql.checks import EXCLUSIVE
@@ -37,12 +38,29 @@ class KeyForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnCap:
+    """The cap that a key or pattern has of its own, None for none, and what code declares of it."""
+
+    most: int | None
+    declared: str | None = None
+    is_declared: bool = False
+
+    @property
+    def words(self) -> str:
+        """The cap with the apps that declare it, also where an operator's word stands above theirs."""
+        if self.most is None:
+            return "no limit of its own"
+        told = "" if self.declared is None else f"{', ' if self.is_declared else '; '}{self.declared}"
+        return f"{self.most}{told}"
+
+
+@dataclass(frozen=True, slots=True)
 class CapPreview:
     """The keys that a cap is about, those that it changes most first; `is_cut` where there may be more."""
 
     key: str
     max_slots: int
-    was: int | None
+    own: OwnCap
     keys: Sequence[KeyForecast]
     is_cut: bool
 
@@ -87,7 +105,6 @@ def read_preview(connection: psycopg.Connection[Any], key: str, max_slots: int) 
     """What setting this cap would do now; a key or cap that `limits set` refuses is refused here too."""
     cap_params(key, max_slots)
     limits, lines = LimitRepository(connection), LimitLineRepository(connection)
-    before = limits.fetch(key)
     if key.endswith("*"):
         # From right before the first key that may match; what comes behind the last is told by its name.
         found = lines.page(limit=KEYS_LOOKED_AT, after=key[:-2])
@@ -96,8 +113,19 @@ def read_preview(connection: psycopg.Connection[Any], key: str, max_slots: int) 
         found, about = [], [lines.of(key)]
     told = [foretell(line, max_slots) for line in about]
     told.sort(key=lambda one: (-one.over, -abs(one.could_begin - one.could_begin_now), one.key))
-    was = None if before is None else before.max_slots
-    return CapPreview(key, max_slots, was, told, len(found) == KEYS_LOOKED_AT)
+    return CapPreview(key, max_slots, own_cap(connection, key), told, len(found) == KEYS_LOOKED_AT)
+
+
+def own_cap(connection: psycopg.Connection[Any], key: str) -> OwnCap:
+    """The cap of just this key or pattern: an operator's, else what apps declare."""
+    set_ = LimitRepository(connection).fetch(key)
+    line = LimitLineRepository(connection).of(key)
+    if line.is_own and line.source == "declared":
+        return OwnCap(line.max_slots, on_one_line(line.said_by or ""), is_declared=True)
+    if set_ is None:
+        return OwnCap(None)
+    beneath = [f"{one['owner']}: {one['max_slots']}" for one in line.declared if one["key"] == key]
+    return OwnCap(set_.max_slots, f"declared by {on_one_line(', '.join(beneath))}" if beneath else None)
 
 
 def json_of(seen: CapPreview) -> dict[str, Any]:
@@ -106,7 +134,7 @@ def json_of(seen: CapPreview) -> dict[str, Any]:
     return {
         "key": seen.key,
         "max_slots": seen.max_slots,
-        "was": seen.was,
+        "was": seen.own.most,
         **{name: seen.total(name) for name in figures},
         "at_least": seen.at_least,
         "keys": [
