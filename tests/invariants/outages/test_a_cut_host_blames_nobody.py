@@ -15,7 +15,7 @@ BEAT_S = 5.0
 LEASE_S = 30.0
 # So that workers beat, and leases lapse, within seconds; none does while another worker starts.
 QUICK = {"QWF_LEASE_S": "5", "QWF_RENEW_S": "0.5", "QWF_STALE_HEARTBEAT_S": "1"}
-# A beat each second and a half: by how much a busy machine delays one may not tell two workers of a host apart.
+# A beat each second and a half: two workers of a host are not told apart by how late a busy machine has them.
 CALM = {"QWF_LEASE_S": "9", "QWF_RENEW_S": "0.5", "QWF_STALE_HEARTBEAT_S": "9"}
 DOUBTS = ("crash_count", "suspect")
 HEARTBEAT = """
@@ -65,7 +65,7 @@ def test_who_is_to_blame(family: str, silence: str, qwf_dsn: str) -> None:
 
 @pytest.mark.parametrize("family", ["node", "ingest"])
 def test_leases_that_lapse_a_beat_apart(family: str, qwf_dsn: str) -> None:
-    """Nobody is to blame, though one sweep sees the jobs of one worker, and a later one those of the other."""
+    """Nobody is to blame, though one sweep sees what one worker had, and a later one what the other had."""
     with jobs_of(family, qwf_dsn) as jobs:
         jobs.connection.execute("TRUNCATE worker_heartbeats")
         workers = ("there:fetch:1", "there:fetch:2")
