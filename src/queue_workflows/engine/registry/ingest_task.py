@@ -1,4 +1,4 @@
-"""What a task is: a function with a name, what its jobs get when they are enqueued, and how it is called.
+"""What a task is: a function with a name, and what its jobs get when they are enqueued.
 
 The declaration is checked where it is written, so that a slip shows there and not in a worker.
 """
@@ -6,15 +6,11 @@ The declaration is checked where it is written, so that a slip shows there and n
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.engine.execution.backoff import DelayRule
-from queue_workflows.engine.execution.callable import Work, look_at
-from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import Enqueued, NewIngestJob, Unique, enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories.jobs.enqueue import JobOptions
@@ -33,12 +29,6 @@ T = TypeVar("T")
 # From a job's args to the key of the limit that it counts against; None is no limit.
 LimitKeyOf: TypeAlias = Callable[[dict[str, Any]], str | None]
 LimitKey: TypeAlias = str | LimitKeyOf
-
-_OFFERED: Final = frozenset({"ctx"})
-_SHAPES: Final = (
-    "a task is fn(reason) or fn(reason, args), or has arguments with types, as in fn(n: int); "
-    "it gets the keyword `ctx` if it likes"
-)
 
 
 class EnqueueOptions(JobOptions, total=False):
@@ -210,66 +200,6 @@ class IngestTask(Generic[P, R]):
                 f"the limit_key of {self.name!r:.80} cannot be made of these args: {said:.200}",
                 path="limit_key",
             ) from exc
-
-
-def work_of(fn: Callable[..., Any], label: str) -> tuple[TypedArguments | None, Work]:
-    """How a function is called with a job; of one with typed arguments these as well."""
-    if _is_typed(fn):
-        # Not every worker has such a task, and each would pay for what it takes.
-        from queue_workflows.engine.registry.typed_arguments import typed_work
-
-        return typed_work(fn, label)
-    shape = look_at(fn, label, offered=_OFFERED)
-    _check_parameters(shape.positional, label, any_number=shape.more_positional)
-    with_args = len(shape.positional) == 2 or shape.more_positional
-    return None, Work(label, _caller(fn, with_args, "ctx" in shape.wanted), shape.is_async)
-
-
-def _is_typed(fn: Callable[..., Any]) -> bool:
-    """Whether a function's parameters are its arguments: all have types, and none is `reason` or `args`."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    own = [parameter for parameter in parameters if parameter.name not in _OFFERED]
-    if inspect.isclass(fn) or not own or own[0].name.startswith("_"):
-        return False
-    return all(
-        parameter.annotation is not Parameter.empty
-        and parameter.name not in {"self", "reason", "args"}
-        and parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        for parameter in own
-    )
-
-
-def _check_parameters(positional: tuple[Parameter, ...], label: str, *, any_number: bool) -> None:
-    names = [parameter.name for parameter in positional]
-    if names[:1] == ["self"]:
-        raise ConfigurationError(f"{label} is a method", advice="register a function, or a bound method")
-    if names[:1] == ["args"]:
-        raise ConfigurationError(f"{label}: `args` is the second parameter", advice=_SHAPES)
-    if not names and not any_number:
-        raise ConfigurationError(f"{label} takes no reason", advice=_SHAPES)
-    for place, parameter in enumerate(positional[1:], start=2):
-        is_required = parameter.default is Parameter.empty
-        if place == 2 and (is_required or parameter.name == "args"):
-            continue
-        if is_required:
-            raise ConfigurationError(f"{label}: nobody gives it `{parameter.name}`", advice=_SHAPES)
-        raise ConfigurationError(
-            f"{label}: it is not clear what `{parameter.name}` is for",
-            advice=f"{_SHAPES}; options of your own go after `*`",
-        )
-
-
-def _caller(fn: Callable[..., Any], with_args: bool, with_ctx: bool) -> Callable[[Any, JobContext], Any]:
-    if with_args and with_ctx:
-        return lambda job, ctx: fn(job.reason, job.args, ctx=ctx)
-    if with_args:
-        return lambda job, _: fn(job.reason, job.args)
-    if with_ctx:
-        return lambda job, ctx: fn(job.reason, ctx=ctx)
-    return lambda job, _: fn(job.reason)
 
 
 def checked_name(name: str) -> str:

@@ -6,13 +6,16 @@ name that nobody registered is no error: the worker holds the job for one that k
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, ParamSpec, TypeVar
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from queue_workflows.engine.execution.backoff import Backoff, DelayRule, TaskBackoff, rule_of
-from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.execution.callable import Work, look_at
+from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.registry.ingest_task import (
     IngestTask,
     LimitKey,
@@ -20,7 +23,6 @@ from queue_workflows.engine.registry.ingest_task import (
     checked,
     checked_name,
     checked_options,
-    work_of,
 )
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories import Unique
@@ -29,10 +31,18 @@ from queue_workflows.repositories.jobs.enqueue import convert_args_of
 from queue_workflows.repositories.sql import checks
 from queue_workflows.settings import Settings
 
+if TYPE_CHECKING:
+    from queue_workflows.engine.registry.typed_arguments import TypedArguments
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 UNKNOWN_TASK: Final = "unknown_task"
+_OFFERED: Final = frozenset({"ctx"})
+_SHAPES: Final = (
+    "a task is fn(reason) or fn(reason, args), or has arguments with types, as in fn(n: int); "
+    "it gets the keyword `ctx` if it likes"
+)
 
 
 class TaskRegistry:
@@ -75,7 +85,7 @@ class TaskRegistry:
         """
         label = f"the ingest task {checked_name(name)!r} ({called(fn)})"
         function: Callable[P, R] = fn.fn if isinstance(fn, IngestTask) else fn
-        arguments, work = work_of(function, label)
+        arguments, work = _work(function, label)
         defaults = checked_options(
             label,
             {
@@ -206,6 +216,65 @@ def current_tasks() -> TaskRegistry:
 def backoff_of(settings: Settings) -> Backoff:
     """When failed jobs run again: as their tasks say, else as the settings do."""
     return Backoff(settings.backoff_s, settings.backoff_jitter, current_tasks().delay_rule)
+
+
+def _work(fn: Callable[..., Any], label: str) -> tuple[TypedArguments | None, Work]:
+    if _is_typed(fn):
+        # Not every worker has such a task, and each would pay for what it takes.
+        from queue_workflows.engine.registry.typed_arguments import typed_work
+
+        return typed_work(fn, label)
+    shape = look_at(fn, label, offered=_OFFERED)
+    _check_parameters(shape.positional, label, any_number=shape.more_positional)
+    with_args = len(shape.positional) == 2 or shape.more_positional
+    return None, Work(label, _caller(fn, with_args, "ctx" in shape.wanted), shape.is_async)
+
+
+def _is_typed(fn: Callable[..., Any]) -> bool:
+    """Whether a function's parameters are its arguments: all have types, and none is `reason` or `args`."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    own = [parameter for parameter in parameters if parameter.name not in _OFFERED]
+    if inspect.isclass(fn) or not own or own[0].name.startswith("_"):
+        return False
+    return all(
+        parameter.annotation is not Parameter.empty
+        and parameter.name not in {"self", "reason", "args"}
+        and parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        for parameter in own
+    )
+
+
+def _check_parameters(positional: tuple[Parameter, ...], label: str, *, any_number: bool) -> None:
+    names = [parameter.name for parameter in positional]
+    if names[:1] == ["self"]:
+        raise ConfigurationError(f"{label} is a method", advice="register a function, or a bound method")
+    if names[:1] == ["args"]:
+        raise ConfigurationError(f"{label}: `args` is the second parameter", advice=_SHAPES)
+    if not names and not any_number:
+        raise ConfigurationError(f"{label} takes no reason", advice=_SHAPES)
+    for place, parameter in enumerate(positional[1:], start=2):
+        is_required = parameter.default is Parameter.empty
+        if place == 2 and (is_required or parameter.name == "args"):
+            continue
+        if is_required:
+            raise ConfigurationError(f"{label}: nobody gives it `{parameter.name}`", advice=_SHAPES)
+        raise ConfigurationError(
+            f"{label}: it is not clear what `{parameter.name}` is for",
+            advice=f"{_SHAPES}; options of your own go after `*`",
+        )
+
+
+def _caller(fn: Callable[..., Any], with_args: bool, with_ctx: bool) -> Callable[[Any, JobContext], Any]:
+    if with_args and with_ctx:
+        return lambda job, ctx: fn(job.reason, job.args, ctx=ctx)
+    if with_args:
+        return lambda job, _: fn(job.reason, job.args)
+    if with_ctx:
+        return lambda job, ctx: fn(job.reason, ctx=ctx)
+    return lambda job, _: fn(job.reason)
 
 
 def _same(old: Callable[..., Any], new: Callable[..., Any]) -> bool:

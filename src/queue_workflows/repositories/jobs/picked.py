@@ -14,7 +14,7 @@ PICKED_INGEST: Final = """
 SELECT id, status, COALESCE(begun_generation = generation, false), NULL::uuid, NULL::text, false, NULL::text
 FROM ingest_jobs WHERE id = ANY (%(ids)s::bigint[])
 """
-# With the run of each: a job whose run is over would stay as it is.
+# With the run of each: where that is over, the job would stay as it is.
 PICKED_NODES: Final = """
 SELECT job.id, job.status, COALESCE(job.begun_generation = job.generation, false), job.run_id, run.status,
     run.cancel_requested_at IS NOT NULL, run.mode
@@ -42,7 +42,7 @@ class PickedJobRepository:
         self._conn = conn
 
     def jobs(self, family: Family, ids: Sequence[int]) -> dict[int, PickedJob]:
-        """Those of these that are there, by their ids."""
+        """What is there of these, by their ids."""
         sql = PICKED_NODES if family is NODE else PICKED_INGEST
         rows = Statements(self._conn, family.table).rows(sql, {"ids": id_array(ids)})
         return {row[0]: PickedJob(*row) for row in rows}

@@ -111,7 +111,7 @@ class RunLinesRepository:
         return {run_id: PickedRun(status, host) for run_id, status, host in rows}
 
     def poisoned_among(self, ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
-        """Those of these that have events that were given up."""
+        """Which of these have events that were given up."""
         return {run_id for (run_id,) in self._sql.rows(POISONED_AMONG, {"ids": array(map(str, ids))})}
 
     def _page(self, template: str, filters: Filters, limit: int) -> Any:

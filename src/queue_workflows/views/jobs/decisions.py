@@ -119,7 +119,7 @@ def _found(connection: psycopg.Connection[Any], jobs: Sequence[tuple[Family, int
 
 
 def _counted(connection: psycopg.Connection[Any], verb: Verb, rows: Iterable[PickedJob]) -> Collection[int]:
-    """Those among the node jobs whose end their run has counted; asked for where they might be retried."""
+    """Which node jobs have an end that their run has counted; asked for where they might be retried."""
     nodes = [row.id for row in rows if row.run_id is not None]
     return NodeJobRepository(connection).counted(nodes) if verb is Verb.RETRY and nodes else ()
 

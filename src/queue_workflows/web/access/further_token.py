@@ -1,10 +1,10 @@
-"""Tokens for further browsers: made by whoever may read the key that signs the page's cookies.
+"""Tokens for further browsers: made with the key that signs the page's cookies.
 
     qwf web --link ── key ──> issued.nonce.signature ──> the running page: ours? of this port? young? unused?
 
-The page that runs and the command that makes a token say nothing to each other: who reads the key could make
-a cookie as well, so a token gives nothing that its maker has not. It goes into an address, which others may
-read later, so it is good once, for some minutes, and at the page that was served when it was made.
+The page that runs and the command that makes a token say nothing to each other: a reader of the key could
+make a cookie as well, so a token gives nothing that its maker has not. It goes into an address, which others
+may read later, so it is good once, for some minutes, and at the page that was served when it was made.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ class FurtherTokens:
 
 
 def _signature(key: bytes, port: int, issued: str, nonce: str) -> str:
-    # Another kind of thing than a cookie, whose parts are a list as well.
+    # An object, so that it is never what a cookie's signature is of: that is a list.
     told = json.dumps({"further": nonce, "port": port, "issued": issued})
     return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
