@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from queue_workflows.engine.execution.log_fields import JobLogFilter
     from queue_workflows.engine.limits.web_host_key import host_key
     from queue_workflows.engine.outcomes import Cancelled, Discard, RetryAfter, Skip
-    from queue_workflows.engine.registry.tasks import IngestTask, ingest_task, register_ingest_task
+    from queue_workflows.engine.registry.ingest_task import IngestTask
+    from queue_workflows.engine.registry.tasks import ingest_task, register_ingest_task
     from queue_workflows.engine.runs.awaitable import (
         acancel_node,
         acancel_run,
@@ -317,7 +318,8 @@ _HOMES: Final = {
     "engine.watch.awaitable": ("await_for", "awatch"),
     "engine.watch.follow": ("watch",),
     "engine.watch.queue_snapshot": ("QueueSnapshot", "aingest_snapshot", "ingest_snapshot"),
-    "engine.registry.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
+    "engine.registry.ingest_task": ("IngestTask",),
+    "engine.registry.tasks": ("ingest_task", "register_ingest_task"),
     "engine.watch.run_view": ("RunOverview",),
     "engine.watch.wait_for": ("wait_for",),
     "repositories": (

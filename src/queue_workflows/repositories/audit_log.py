@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.families import LARGEST_ID
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
@@ -22,6 +23,15 @@ OF_SUBJECT: Final = _TABLE.sql("""
 SELECT {columns} FROM audit_log
 WHERE subject_kind = %(kind)s::text AND subject_id = %(id)s::text
 ORDER BY id DESC LIMIT %(limit)s
+""")
+# Of each of some things the latest that was done to it.
+LAST_OF: Final = _TABLE.sql("""
+SELECT {columns} FROM unnest(%(kinds)s::text[], %(ids)s::text[]) AS subject (kind, id)
+CROSS JOIN LATERAL (
+    SELECT * FROM audit_log
+    WHERE subject_kind = subject.kind AND subject_id = subject.id
+    ORDER BY id DESC LIMIT 1
+) AS audit_log
 """)
 # Of whichever host: each may have kept a worker of the queue from a job that was waiting.
 OF_QUEUE: Final = _TABLE.sql("""
@@ -113,6 +123,12 @@ class AuditRepository(Repository["AuditLog"]):
             OF_SUBJECT,
             {"kind": subject_kind, "id": subject_id, "limit": check.whole("limit", limit, 1, LONGEST_PAGE)},
         )
+
+    def last_of(self, subjects: Iterable[tuple[str, str]]) -> dict[tuple[str, str], AuditLog]:
+        """By kind and id of each of these things the last that was done to it; not of those left alone."""
+        given = list(subjects)
+        params = {"kinds": texts(kind for kind, _ in given), "ids": texts(subject for _, subject in given)}
+        return {(one.subject_kind, one.subject_id): one for one in self._all(LAST_OF, params)}
 
     def around_job(
         self, subject: tuple[str, str], queue: str, *, since: datetime, until: datetime | None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queue_workflows import clock as time
-from queue_workflows.engine.registry.tasks import IngestTask
+from queue_workflows.engine.registry.ingest_task import IngestTask
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.sql.connection import Handle

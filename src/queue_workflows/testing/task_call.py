@@ -12,7 +12,8 @@ from queue_workflows import clock as time
 from queue_workflows.config import effective_settings
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.guards import HeldJob, budget_for, budget_of
-from queue_workflows.engine.registry.tasks import IngestTask, current_tasks
+from queue_workflows.engine.registry.ingest_task import IngestTask
+from queue_workflows.engine.registry.tasks import current_tasks
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 import psycopg
 
 from queue_workflows.db.connections.engine import Database
-from queue_workflows.engine.registry.tasks import IngestTask
+from queue_workflows.engine.registry.ingest_task import IngestTask
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories.due_times import DueTimeRepository
 from queue_workflows.testing.enqueued import TaskName, all_enqueued, assert_enqueued, refute_enqueued

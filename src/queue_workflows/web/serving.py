@@ -12,6 +12,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,14 +25,16 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import Settings
 from queue_workflows.web.access.bearer import BearerToken
+from queue_workflows.web.access.further_token import further_token
 from queue_workflows.web.access.requests import LOOPBACK_NAMES, is_loopback
-from queue_workflows.web.access.sign_in import KEY_BYTES, SignIn, kept_key
+from queue_workflows.web.access.sign_in import KEY_BYTES, TOKEN, SignIn, kept_key
 from queue_workflows.web.access.users import Users
 from queue_workflows.web.app import Web
 
 PORT: Final = 8427
 _BEGINS_WITHIN_S: Final = 30.0
 _ENDS_WITHIN_S: Final = 10.0
+_ANSWERS_WITHIN_S: Final = 5.0
 # For how long a page that ends with what it shows waits until that was seen.
 _SHOWS_THE_LAST_S: Final = 10.0
 
@@ -78,7 +81,8 @@ def served_page(
     key = kept_key(settings.data_dir) if keeps_key else secrets.token_bytes(KEY_BYTES)
     token = None if mcp_acts is None else BearerToken(user)
     with _bound(host, port) as bound:
-        sign_in = SignIn(user, key, good_for=f"{bound.getsockname()[1]} {_place_of(database)}")
+        at = bound.getsockname()[1]
+        sign_in = SignIn(user, key, good_for=f"{at} {_place_of(database)}", port=at)
         web = Web(
             database,
             users=Users(sign_in.user_of, lambda _user, _verb, _target: True),
@@ -91,11 +95,26 @@ def served_page(
         )
         try:
             with _running(web, bound, shows_the_last_s=0 if keeps_key else _SHOWS_THE_LAST_S):
-                shown = f"[{host}]" if ":" in host else host
-                url = f"http://{shown}:{bound.getsockname()[1]}"
-                yield Served(url, sign_in, None if token is None else token.token)
+                yield Served(_url(host, at), sign_in, None if token is None else token.token)
         finally:
             web.close()
+
+
+def further_url(settings: Settings, *, host: str, port: int) -> str:
+    """The address that signs in one more browser at a page of this user that runs already."""
+    try:
+        socket.create_connection((host, port), timeout=_ANSWERS_WITHIN_S).close()
+    except OSError as exc:
+        raise ConfigurationError(
+            f"no page answers on {host}, port {port}: {exc.strerror or exc}",
+            advice="start one by `qwf web` or `qwf up`, or name the port of the one that runs by --port",
+        ) from exc
+    token = further_token(kept_key(settings.data_dir), port=port, now=time.time())
+    return f"{_url(host, port)}/?{TOKEN}={token}"
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _place_of(database: str | Database | None) -> str:

@@ -59,6 +59,45 @@ def test_the_printed_address_signs_in_once(qwf_dsn: str, tmp_path: Path) -> None
         assert program.wait(60) == 0
 
 
+def test_another_browser_has_a_way_in(qwf_dsn: str, tmp_path: Path) -> None:
+    """By an address that the same user prints beside the page; from another directory's key it is none."""
+    with qwf_web(qwf_dsn, tmp_path) as (_program, address):
+        port = address.partition("/?")[0].rpartition(":")[2]
+        browser().open(address, timeout=60).close()
+        for _ in range(2):
+            another = printed_link(tmp_path, port)
+            assert re.fullmatch(rf"http://127\.0\.0\.1:{port}/\?token=\S+", another)
+            second = browser()
+            with second.open(another, timeout=60) as shown:
+                assert b"Overview" in shown.read()
+            with second.open(f"http://127.0.0.1:{port}/jobs.json", timeout=60) as shown:
+                assert shown.read().strip() == b"[]"
+            with pytest.raises(urllib.error.HTTPError) as used:
+                browser().open(another, timeout=60)
+            assert used.value.code == 401
+        (tmp_path / "elsewhere").mkdir()
+        with pytest.raises(urllib.error.HTTPError) as foreign:
+            browser().open(printed_link(tmp_path / "elsewhere", port), timeout=60)
+        assert foreign.value.code == 401
+
+
+def printed_link(home: Path, port: str) -> str:
+    """What `qwf web --link` prints."""
+    command = [sys.executable, "-m", "queue_workflows", "web", "--link", "--port", port]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip()
+
+
+def test_a_link_to_a_page_that_is_not_there(qwf_dsn: str, tmp_path: Path) -> None:
+    """It says so, and which port it looked at."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+    status, said = refused(qwf_dsn, tmp_path, "--link", "--port", port)
+    assert status == 78
+    assert f"no page answers on 127.0.0.1, port {port}" in said
+    assert refused(qwf_dsn, tmp_path, "--link", "--port", "0")[0] == 2
+
+
 def test_it_ends_though_somebody_watches(qwf_dsn: str, tmp_path: Path) -> None:
     """An open stream is ended, and not waited for."""
     with qwf_web(qwf_dsn, tmp_path) as (program, address):

@@ -91,6 +91,7 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "what fails": (explain_run.FAILING, {"most": 5}),
     "its open jobs": (explain_run.GROUPS, {"node_id": None, "most": 20}),
     "the open jobs of a node": (explain_run.GROUPS, {"node_id": "draw", "most": 20}),
+    "the open jobs of a node in brief": (explain_run.GROUPS_IN_BRIEF, {"node_id": "draw", "most": 20}),
     "runs that it waits for": (explain_run.CHILDREN, {"jobs": [7]}),
     "its tree": (explain_run.TREE, {}),
     "nodes": (explain_run.NODES, {"nodes": ["draw"]}),

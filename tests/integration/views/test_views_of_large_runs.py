@@ -14,7 +14,11 @@ from support.rows.runs import dispatcher, settle, start
 
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.repositories.explain import explain_run
-from queue_workflows.repositories.explain.explain_run import COUNTED, RunExplainingRepository
+from queue_workflows.repositories.explain.explain_run import (
+    COUNTED,
+    COUNTED_IN_BRIEF,
+    RunExplainingRepository,
+)
 from queue_workflows.repositories.hooks import records as record_rows
 from queue_workflows.repositories.hooks.records import HookRecordRepository
 from queue_workflows.repositories.runs import elements as element_rows
@@ -92,6 +96,34 @@ def test_open_jobs_are_counted_without_those_that_are_over(
     plan = explain(connection, "force_custom_plan", explain_run.GROUPS, params)
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
     assert rows_read(plan, "workflow_node_jobs") <= 10
+
+
+@MODES
+@pytest.mark.parametrize("status", ["queued", "scheduled"])
+def test_the_page_of_a_node_counts_few_of_what_is_open(qwf_dsn: str, mode: str, status: str) -> None:
+    """A hundred thousand elements that wait cost what a thousand do, wherever in the table they are."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        run = start(connection, DRAW)
+        connection.execute(
+            """
+            INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, finished_at)
+            SELECT %(run)s, 'draw', n, 'cpu', CASE WHEN n < 20000 THEN 'completed' ELSE %(status)s END,
+                CASE WHEN n < 20000 THEN now() END
+            FROM generate_series(0, 29999) AS n
+            """,
+            {"run": run, "status": status},
+        )
+        connection.execute("VACUUM ANALYZE workflow_node_jobs")
+        params = {"run_id": run, "node_id": "draw", "most": 20}
+        plan = explain(connection, mode, explain_run.GROUPS_IN_BRIEF, params)
+        told = explained_run(connection, run, Knowledge(stale_s=30.0, poll_s=1.0), node="draw", brief=True)
+        connection.execute(CLEAR)
+    assert "Seq Scan" not in {node["Node Type"] for node in plan}
+    assert rows_read(plan, "workflow_node_jobs") <= COUNTED_IN_BRIEF + 1
+    assert any(f"{COUNTED_IN_BRIEF:,}+ jobs" in reason.text for reason in told.told.reasons), (
+        told.told.reasons
+    )
 
 
 def test_more_open_jobs_than_are_counted_are_so_many_and_more(qwf_dsn: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from support.servers.web_page import OperatorsPage, text_of
 from queue_workflows.db.doctor.findings import Report
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import MOST
-from queue_workflows.web.database.last_report import LastReport
+from queue_workflows.web.database.last_report import KEPT_FOR_S, LastReport
 from queue_workflows.web.database.opened import OpenedDatabase
 from queue_workflows.web.database.readers import MOST_WAITING_BESIDE, Busy, Readers, within
 
@@ -102,6 +103,24 @@ def test_many_that_look_at_the_doctor_cost_one_examination(qwf_dsn: str) -> None
     again = LastReport(lambda: qwf_dsn, kept_for_s=0.0, shown_for_s=0.0, read=examine)
     assert again.report() is not again.report()
     assert examined == [qwf_dsn] * 3
+
+
+def test_the_doctor_asks_as_little_as_a_live_page(qwf_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its statements, over the time for which their report is kept, are no more than eight a second."""
+    asked: list[str] = []
+    before = psycopg.Cursor.execute
+
+    def counted(cursor: Any, query: Any, *more: Any, **named: Any) -> Any:
+        asked.append(str(query))
+        return before(cursor, query, *more, **named)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    last = LastReport(lambda: qwf_dsn, kept_for_s=600.0)
+    assert last.report().report.checks
+    assert 1 <= len(asked) <= 8 * KEPT_FOR_S
+    asked.clear()
+    last.report()
+    assert asked == []
 
 
 def test_an_older_report_is_shown_while_the_next_one_is_made(qwf_dsn: str) -> None:

@@ -27,6 +27,7 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.web import create_app
 from queue_workflows.web.acts import under_way
+from queue_workflows.web.pages import runs as run_pages
 from queue_workflows.web.serving import Served
 
 QUESTIONS = {
@@ -197,6 +198,20 @@ class TestBounds:
         ingest.repository.end(ending(ingest.one(), "failed", error=error, counts=True))
         told = over_http(served, talk=lambda client: client.call_tool("failures", {}))
         assert len(json.dumps(said(told))) < 10_000
+
+    @pytest.mark.parametrize("tool", ["run_show", "explain"])
+    def test_no_picture_is_drawn_of_a_run(
+        self, qwf_dsn: str, there: There, tool: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A program gets none: of a run of thousands of nodes it takes longer than the answer."""
+        drawn, draw = [], run_pages.graph_picture
+        monkeypatch.setattr(run_pages, "graph_picture", lambda *seen: drawn.append(seen) or draw(*seen))
+        given = {"run_show": {"run": str(there.run)}, "explain": {"what": str(there.run)}}[tool]
+        with served_page(qwf_dsn, mcp=True) as page:
+            assert not _called(page.client, tool, given)["isError"]
+            assert drawn == []
+            page.get(f"/runs/{there.run}")
+        assert len(drawn) == 1
 
     def test_payloads_are_redacted(self, qwf_dsn: str, conn: psycopg.Connection) -> None:
         """By the host app's function, as on the page."""

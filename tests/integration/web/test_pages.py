@@ -129,8 +129,8 @@ def asked_by(look: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[s
     return asked
 
 
-# On connections of its own, for a report that is shown to everybody for a while.
-MORE_STATEMENTS = {"/doctor": 60}
+# On connections of its own, for a report that is kept for ten seconds: eight a second as well.
+MORE_STATEMENTS = {"/doctor": 80}
 
 
 def command_of(html: str) -> str:

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from queue_workflows.engine.execution.backoff import Backoff
 from queue_workflows.engine.execution.ending import ending_of
 from queue_workflows.engine.outcomes import Failed
-from queue_workflows.engine.registry.tasks import IngestTask, TaskRegistry
+from queue_workflows.engine.registry.ingest_task import IngestTask
+from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import IngestJobRepository, error_entry
 

@@ -18,7 +18,8 @@ from support.rows.claimed_jobs import context, ingest_job
 
 import queue_workflows
 from queue_workflows.engine.registry import tasks
-from queue_workflows.engine.registry.tasks import EnqueueOptions, IngestTask, TaskRegistry
+from queue_workflows.engine.registry.ingest_task import EnqueueOptions, IngestTask
+from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories import NewIngestJob
 

@@ -14,7 +14,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, Json, SecretStr, computed_field
 
 from queue_workflows.engine.outcomes import Discard
-from queue_workflows.engine.registry.tasks import IngestTask, TaskRegistry, register_ingest_task
+from queue_workflows.engine.registry.ingest_task import IngestTask
+from queue_workflows.engine.registry.tasks import TaskRegistry, register_ingest_task
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.testing import perform
 

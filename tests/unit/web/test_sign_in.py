@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.web.access.further_token import LASTS_S, further_token
 from queue_workflows.web.access.sign_in import COOKIE_LASTS_S, SignIn, kept_key
 
 KEY = b"k" * 32
@@ -94,6 +95,70 @@ def test_a_cookie_ends() -> None:
     assert sign_in.user_of(request(cookie=f"{name}=.")) is None
     now[0] += COOKIE_LASTS_S + 1
     assert sign_in.user_of(request(cookie=f"{name}={value}")) is None
+
+
+class TestAnotherBrowser:
+    """Who may read the key has a way in while the page runs, for one browser at a time."""
+
+    @staticmethod
+    def page(port: int = 8427, key: bytes = KEY, began: float = 1_000.0) -> tuple[SignIn, list[float]]:
+        """A page and its clock."""
+        now = [began]
+        return SignIn("ann@box", key, good_for="x", port=port, now=lambda: now[0]), now
+
+    def test_it_is_signed_in_once(self) -> None:
+        """As by the first token, which stays as good as it was."""
+        sign_in, now = self.page()
+        token = further_token(KEY, port=8427, now=now[0])
+        response = sign_in.take_token(request(f"token={token}"))
+        assert response is not None
+        assert response.headers["location"] == "http://localhost:8427/jobs"
+        assert sign_in.user_of(request(cookie=cookie_of(response))) == "ann@box"
+        assert sign_in.take_token(request(f"token={token}")) is None
+        assert sign_in.take_token(request(f"token={sign_in.token}")) is not None
+
+    def test_each_has_one_of_its_own(self) -> None:
+        """However many at one moment."""
+        sign_in, now = self.page()
+        tokens = {further_token(KEY, port=8427, now=now[0]) for _ in range(5)}
+        assert len(tokens) == 5
+        assert all(sign_in.take_token(request(f"token={token}")) for token in tokens)
+
+    def test_it_is_for_one_page_and_one_user(self) -> None:
+        """Neither another port nor another key."""
+        token = further_token(KEY, port=8427, now=1_000.0)
+        for sign_in in (self.page(port=8428)[0], self.page(key=b"x" * 32)[0]):
+            assert sign_in.take_token(request(f"token={token}")) is None
+
+    def test_it_ends(self) -> None:
+        """After some minutes, and with the page that was served when it was made."""
+        token = further_token(KEY, port=8427, now=1_000.0)
+        sign_in, now = self.page()
+        now[0] += LASTS_S + 1
+        assert sign_in.take_token(request(f"token={token}")) is None
+        begun_later, _ = self.page(began=1_001.0)
+        assert begun_later.take_token(request(f"token={token}")) is None
+
+    def test_nothing_else_is_one(self) -> None:
+        """No part of it can be changed, nor does a cookie stand for it, nor it for a cookie."""
+        sign_in, now = self.page()
+        issued, nonce, signature = further_token(KEY, port=8427, now=now[0]).split(".")
+        response = sign_in.take_token(request(f"token={sign_in.token}"))
+        assert response is not None
+        name, _, cookie = cookie_of(response).partition("=")
+        for wrong in (
+            f"{int(issued) + 1}.{nonce}.{signature}",
+            f"{issued}.{nonce}x.{signature}",
+            f"{issued}.{nonce}.{signature[:-1]}",
+            f"{issued}..{signature}",
+            "..",
+            cookie,
+            "9" * 10_000,
+            "%C3%A9.%C3%A9.%C3%A9",
+        ):
+            assert sign_in.take_token(request(f"token={wrong}")) is None
+        assert sign_in.user_of(request(cookie=f"{name}={issued}.{nonce}.{signature}")) is None
+        assert sign_in.take_token(request(f"token={issued}.{nonce}.{signature}")) is not None
 
 
 def test_the_key_is_kept_for_its_owner_alone(tmp_path: Path) -> None:

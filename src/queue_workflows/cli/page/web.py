@@ -61,6 +61,12 @@ def _names(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
     metavar="NAME",
     help="With --mcp: let programs do this act too, such as job.retry; may be repeated.",
 )
+@click.option(
+    "--link",
+    "wants_link",
+    is_flag=True,
+    help="Serve nothing: print an address that signs in another browser at the page that runs on --port.",
+)
 @click.pass_obj
 def web(
     invocation: Invocation,
@@ -72,6 +78,7 @@ def web(
     names: tuple[str, ...],
     has_mcp: bool,
     acts: tuple[str, ...],
+    wants_link: bool,
 ) -> ExitCode:
     """Serve the operator's page until Ctrl-C: everything that `qwf` knows, live, in a browser.
 
@@ -84,6 +91,8 @@ def web(
     from queue_workflows.roles.loop import Halt, Waiter
 
     check_installed()
+    if wants_link:
+        return _link(host, port, opens=opens)
     from queue_workflows.web.serving import freeze_what_is_loaded, served_page
 
     mcp_acts = _mcp_acts(acts) if has_mcp or acts else None
@@ -115,6 +124,21 @@ def web(
             while not halt.urgency:
                 waiter.wait(3600)
     return halt.exit_code
+
+
+def _link(host: str, port: int, *, opens: bool) -> ExitCode:
+    """Print the way in for one more browser of this user."""
+    from queue_workflows.config import effective_settings
+    from queue_workflows.web.serving import further_url
+
+    if port == 0:
+        raise click.BadParameter("name the port of the page that runs", param_hint="--port")
+    url = further_url(effective_settings(), host=host, port=port)
+    click.echo(url)
+    say("open it within five minutes; its token is good once")
+    if opens:
+        webbrowser.open(url)
+    return ExitCode.DONE
 
 
 @contextmanager

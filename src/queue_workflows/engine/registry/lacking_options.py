@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from queue_workflows.engine.registry.tasks import IngestTask
+from queue_workflows.engine.registry.ingest_task import IngestTask
 from queue_workflows.errors import PayloadError, UnusableRow
 from queue_workflows.repositories.claims.declared_options import Options
 from queue_workflows.repositories.claims.unusable_rows import Faults

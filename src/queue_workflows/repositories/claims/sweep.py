@@ -294,19 +294,25 @@ _WAS_AWAY: Final = """(SELECT GREATEST(
 # one: the worker with the lapsed lease, silent for so long that another of its host would have been heard
 # since. One that was there at the same time and was heard last when it was says that it is the host, unless
 # anybody was heard of there later. An incarnation that followed another says nothing of it.
+# apart: how far the last beats of a host may lie apart. Two by the clock; and as a worker with too much to do
+# beats late, up to four, where half of the silence is longer than that.
 _TOGETHER: Final = """EXISTS (
         SELECT FROM worker_heartbeats AS one, LATERAL (
             SELECT make_interval(secs => %(beat_s)s::float8) AS beat
-        ) AS every
+        ) AS every, LATERAL (
+            SELECT GREATEST(
+                2 * every.beat, LEAST(4 * every.beat, (statement_timestamp() - one.last_seen) / 2)
+            ) AS apart
+        ) AS beats
         WHERE one.worker_id = {table}.claimed_by AND one.last_seen < statement_timestamp() - 3 * every.beat
             AND EXISTS (
                 SELECT FROM worker_heartbeats AS beside
                 WHERE beside.host_label = one.host_label AND beside.worker_id <> one.worker_id
-                    AND beside.last_seen > one.last_seen - 2 * every.beat
+                    AND beside.last_seen > one.last_seen - beats.apart
                     AND beside.started_at < one.last_seen AND beside.last_seen > one.started_at
             ) AND NOT EXISTS (
                 SELECT FROM worker_heartbeats AS later
-                WHERE later.host_label = one.host_label AND later.last_seen > one.last_seen + 2 * every.beat
+                WHERE later.host_label = one.host_label AND later.last_seen > one.last_seen + beats.apart
             )
     )"""
 # A worker writes that the function of a suspect begins. Where its supervisor takes jobs back it knows by

@@ -7,6 +7,7 @@ claim, through the circumstances of the first job of each kind.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ MOST_GROUPS: Final = 20
 MOST_EVENTS: Final = 5
 # Open jobs of a run beyond this many in one status are not counted.
 COUNTED: Final = 100_000
+COUNTED_IN_BRIEF: Final = 1_000
 
 RUN: Final = """
 SELECT status, mode, workflow_name, priority, nodes_left, nodes_active, nodes_failed, stopping,
@@ -61,7 +63,7 @@ LIMIT %(most)s::bigint
 # Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about. Each
 # status by itself, so that what is open is found by an index of its own, where that has fewer.
 # open: no more of a status than are counted; last whether there are more.
-GROUPS: Final = """
+_GROUPS: Final = """
 SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at),
     sum(count(*)) OVER (PARTITION BY status) > {counted}
 FROM (
@@ -69,28 +71,38 @@ FROM (
         SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
         WHERE run_id = %(run_id)s::uuid AND status = 'scheduled'
             AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        {by}ORDER BY run_at{end}
         LIMIT {counted} + 1
     ) UNION ALL (
         SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
         WHERE run_id = %(run_id)s::uuid AND status = 'queued'
             AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        {by}ORDER BY queue{end}
         LIMIT {counted} + 1
     ) UNION ALL (
         SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
         WHERE run_id = %(run_id)s::uuid AND status = 'running'
             AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        {by}ORDER BY claimed_by{end}
         LIMIT {counted} + 1
     ) UNION ALL (
         SELECT id, node_id, kind, status, queue, hold_reason, run_at, expires_at FROM workflow_node_jobs
         WHERE run_id = %(run_id)s::uuid AND status = 'awaiting_input'
             AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+        {by}ORDER BY expires_at{end}
         LIMIT {counted} + 1
     )
 ) AS open
 GROUP BY node_id, kind, status, queue, hold_reason
 ORDER BY min(id)
 LIMIT %(most)s::bigint
-""".replace("{counted}", str(COUNTED))
+"""
+GROUPS: Final = re.sub(r" *\{by\}.*\{end\}\n", "", _GROUPS).replace("{counted}", str(COUNTED))
+# Of one node on its page, beside the counts that the node itself has: in the order of an index each, as the
+# planner would read the table to come to so few of what it takes for many.
+GROUPS_IN_BRIEF: Final = (
+    _GROUPS.replace("{by}", "").replace("{end}", "").replace("{counted}", str(COUNTED_IN_BRIEF))
+)
 CHILDREN: Final = """
 SELECT DISTINCT ON (parent_node_job_id) parent_node_job_id, id, status FROM workflow_runs
 WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::bigint[])
@@ -132,6 +144,7 @@ _READS: Final = {
         "workflow_runs.outputs::text AS outputs", "NULL AS outputs"
     ),
 }
+_BRIEF_READS: Final = {**_READS, "groups": GROUPS_IN_BRIEF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +260,13 @@ class RunExplainingRepository:
         self._conn = conn
         self._sql = Statements(conn, "workflow_runs")
 
-    def circumstances(self, run_id: uuid.UUID, *, node_id: str | None = None) -> RunCircumstances | None:
-        """What there is to know about a run, or about one node of it; None where there is no such run."""
+    def circumstances(
+        self, run_id: uuid.UUID, *, node_id: str | None = None, brief: bool = False
+    ) -> RunCircumstances | None:
+        """What there is to know about a run, or about one node of it; None where there is no such run.
+
+        In brief open jobs are counted to `COUNTED_IN_BRIEF`, so that a hundred thousand cost what few do.
+        """
         params = {
             "run_id": run_id,
             "node_id": node_id,
@@ -259,11 +277,12 @@ class RunExplainingRepository:
             "id": run_id,
             "limit": _MOST_ACTS,
         }
-        read = read_together(self._conn, "workflow_runs", _READS, params)
+        reads, counted = (_BRIEF_READS, COUNTED_IN_BRIEF) if brief else (_READS, COUNTED)
+        read = read_together(self._conn, "workflow_runs", reads, params)
         if not read["run"]:
             return None
         due, due_since, cancel_asked_at = read["outbox"][0]
-        groups = [_group(row) for row in read["groups"]]
+        groups = [_group(row, counted) for row in read["groups"]]
         at_work = [group for group in groups if group.status is not JobStatus.AWAITING_INPUT]
         (row,) = _RUNS.load(read["row"])
         return RunCircumstances(
@@ -309,7 +328,7 @@ def _facts(row: Sequence[Any]) -> RunFacts:
     return RunFacts(*values)
 
 
-def _group(row: Sequence[Any]) -> OpenJobs:
+def _group(row: Sequence[Any], counted: int) -> OpenJobs:
     node_id, kind, status, queue, hold_reason, count, first, since, expires_at, has_more = row
     return OpenJobs(
         node_id,
@@ -317,7 +336,7 @@ def _group(row: Sequence[Any]) -> OpenJobs:
         JobStatus(status),
         queue,
         hold_reason,
-        min(count, COUNTED),
+        min(count, counted),
         first,
         since,
         expires_at,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import array
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters
 from queue_workflows.states import RunStatus
@@ -18,6 +19,13 @@ LAST_ID: Final = "SELECT id FROM workflow_runs ORDER BY id DESC LIMIT 1"
 # By the primary key: what begins alike stands together.
 NAMED: Final = """
 SELECT id FROM workflow_runs WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid ORDER BY id LIMIT 3
+"""
+# Picked by an operator: how each stands.
+PICKED: Final = "SELECT id, status, pinned_host FROM workflow_runs WHERE id = ANY (%(ids)s::uuid[])"
+# Picked ones with events that were given up; of those there are few, and an index.
+POISONED_AMONG: Final = """
+SELECT DISTINCT run_id FROM workflow_dispatch_events
+WHERE run_id = ANY (%(ids)s::uuid[]) AND poisoned_at IS NOT NULL
 """
 # Through the index of poisoned events, of which there are few.
 POISONED: Final = "id IN (SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL)"
@@ -64,6 +72,13 @@ class RunFilter:
         return filters
 
 
+class PickedRun(NamedTuple):
+    """How a run stands, and the host that it is pinned to; with `*` before the mark of a directory."""
+
+    status: str
+    pinned_host: str | None
+
+
 class RunLinesRepository:
     """Finds runs on the caller's connection; changes nothing."""
 
@@ -89,6 +104,15 @@ class RunLinesRepository:
         """Up to three runs with ids that begin with these hexadecimal digits."""
         params = {"first": uuid.UUID(beginning.ljust(32, "0")), "last": uuid.UUID(beginning.ljust(32, "f"))}
         return [row[0] for row in self._sql.rows(NAMED, params)]
+
+    def picked(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, PickedRun]:
+        """How those of these stand that are there, by their ids."""
+        rows = self._sql.rows(PICKED, {"ids": array(map(str, ids))})
+        return {run_id: PickedRun(status, host) for run_id, status, host in rows}
+
+    def poisoned_among(self, ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
+        """Which of these have events that were given up."""
+        return {run_id for (run_id,) in self._sql.rows(POISONED_AMONG, {"ids": array(map(str, ids))})}
 
     def _page(self, template: str, filters: Filters, limit: int) -> Any:
         params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}

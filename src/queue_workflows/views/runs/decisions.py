@@ -13,7 +13,7 @@ from queue_workflows.engine.operate.many_runs import Refusal, cancel_named
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.errors import UnknownRun
 from queue_workflows.repositories.jobs.hooks import ANY_HOST
-from queue_workflows.repositories.runs.overview import OverviewRepository
+from queue_workflows.repositories.runs.listing import PickedRun, RunLinesRepository
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 OPEN: Final = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
@@ -36,11 +36,16 @@ class DecidedRuns:
 
 def statuses(connection: psycopg.Connection[Any], runs: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
     """How each stands; one that is not there is a mistake, before any is touched."""
-    found = {run_id: OverviewRepository(connection).run(run_id) for run_id in runs}
-    for run_id, facts in found.items():
-        if facts is None:
+    return {run_id: run.status for run_id, run in picked(connection, runs).items()}
+
+
+def picked(connection: psycopg.Connection[Any], runs: Sequence[uuid.UUID]) -> dict[uuid.UUID, PickedRun]:
+    """These with the hosts that they are pinned to; one that is not there is a mistake."""
+    found = RunLinesRepository(connection).picked(runs)
+    for run_id in runs:
+        if run_id not in found:
             raise UnknownRun(run_id)
-    return {run_id: facts.status for run_id, facts in found.items() if facts is not None}
+    return {run_id: found[run_id] for run_id in runs}
 
 
 def foretell_cancel(connection: psycopg.Connection[Any], runs: Sequence[uuid.UUID]) -> DecidedRuns:

@@ -33,11 +33,14 @@ class ExplainedRun:
 
 
 def explained_run(
-    conn: Handle, run_id: uuid.UUID, known: Knowledge, *, node: str | None = None
+    conn: Handle, run_id: uuid.UUID, known: Knowledge, *, node: str | None = None, brief: bool = False
 ) -> ExplainedRun:
-    """The reasons and the history; `UnknownRun` or `UnknownNode` where there is none."""
+    """The reasons and the history; `UnknownRun` or `UnknownNode` where there is none.
+
+    In brief what is open is counted to a thousand, for a page that has the counts of the node beside it.
+    """
     repository = RunExplainingRepository(conn)
-    there = repository.circumstances(run_id, node_id=node)
+    there = repository.circumstances(run_id, node_id=node, brief=brief)
     if there is None:
         raise UnknownRun(run_id)
     status = there.run.status

@@ -6,7 +6,7 @@
 The cookie is signed with a key that outlives the process, so that a page which is open goes on after a
 restart. Its signature holds the page that it is good for, by port and database: cookies know no ports, and
 the pages of one machine share the key. No secret stays in a URL: the token leads away from itself, and is of
-no use afterwards.
+no use afterwards. Another browser is signed in by a token of `qwf web --link`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.web.access.further_token import FurtherTokens
 
 TOKEN: Final = "token"  # noqa: S105 - its name in the address
 COOKIE_LASTS_S: Final = 7 * 86_400
@@ -37,7 +38,13 @@ class SignIn:
     """One user of this machine, which has read the address that the program printed."""
 
     def __init__(
-        self, user: str, key: bytes, *, good_for: str = "", now: Callable[[], float] = time.time
+        self,
+        user: str,
+        key: bytes,
+        *,
+        good_for: str = "",
+        port: int = 0,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._user = user
         self._good_for = good_for
@@ -45,6 +52,7 @@ class SignIn:
         self._now = now
         self._guard = threading.Lock()
         self._token: str | None = secrets.token_urlsafe(24)
+        self._further = FurtherTokens(key, port=port, begun=now())
 
     @property
     def token(self) -> str | None:
@@ -68,10 +76,8 @@ class SignIn:
         given = request.query_params.get(TOKEN)
         if given is None:
             return None
-        with self._guard:
-            if self._token is None or not hmac.compare_digest(given.encode(), self._token.encode()):
-                return None
-            self._token = None
+        if not self._is_first(given) and not self._further.take(given, self._now()):
+            return None
         until = str(int(self._now()) + COOKIE_LASTS_S)
         response = RedirectResponse(str(request.url.remove_query_params(TOKEN)), status_code=303)
         response.set_cookie(
@@ -83,6 +89,13 @@ class SignIn:
             secure=request.url.scheme == "https",
         )
         return response
+
+    def _is_first(self, given: str) -> bool:
+        with self._guard:
+            if self._token is None or not hmac.compare_digest(given.encode(), self._token.encode()):
+                return False
+            self._token = None
+        return True
 
     def _signature(self, until: str) -> str:
         told = json.dumps([self._user, self._good_for, until])

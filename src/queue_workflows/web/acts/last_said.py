@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -13,23 +13,28 @@ from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.web.acts.act import Line
 
-# Each is asked for by itself.
+if TYPE_CHECKING:
+    from queue_workflows.models import AuditLog
+
 _MOST: Final = 20
 
 
 def with_last(connection: psycopg.Connection[Any], kind: str, lines: Sequence[Line]) -> dict[str, Line]:
     """By name the first of these lines, each with what the audit log says last of it."""
-    return {line.name: _with_last(connection, kind, line) for line in lines[:_MOST]}
+    subjects = {line.name: _subject(kind, line.name) for line in lines[:_MOST]}
+    last = AuditRepository(connection).last_of(subjects.values()) if subjects else {}
+    return {line.name: _with(line, last.get(subjects[line.name])) for line in lines[:_MOST]}
 
 
-def _with_last(connection: psycopg.Connection[Any], kind: str, line: Line) -> Line:
-    subject = line.name
-    if kind == "job":
-        family, _, subject = line.name.partition(":")
-        kind = BY_NAME[family].title
-    for last in AuditRepository(connection).of(kind, subject, limit=1):
-        why = f": {last.reason}" if last.reason else ""
-        return replace(
-            line, said=f"{line.said} ({last.action} by {last.actor} at {say_moment(last.at)}{why})"
-        )
-    return line
+def _subject(kind: str, name: str) -> tuple[str, str]:
+    if kind != "job":
+        return kind, name
+    family, _, job_id = name.partition(":")
+    return BY_NAME[family].title, job_id
+
+
+def _with(line: Line, last: AuditLog | None) -> Line:
+    if last is None:
+        return line
+    why = f": {last.reason}" if last.reason else ""
+    return replace(line, said=f"{line.said} ({last.action} by {last.actor} at {say_moment(last.at)}{why})")

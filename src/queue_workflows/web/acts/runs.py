@@ -16,11 +16,10 @@ from queue_workflows.engine.operate.many_runs import Refusal, cancel_matching, p
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.engine.runs.verbs import cancel_node, may_cancel_node
 from queue_workflows.errors import FilterRefused, PayloadError, UnknownRun
-from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import ANY_HOST, HookJobRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
-from queue_workflows.repositories.runs.overview import OverviewRepository
 from queue_workflows.repositories.runs.runs import named_run
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
@@ -29,6 +28,7 @@ from queue_workflows.views.runs import decisions as decided
 from queue_workflows.views.runs.decisions import (
     OPEN,
     foretell_cancel,
+    picked,
     said_of_retry,
     said_of_unpin,
     said_of_unpoison,
@@ -239,12 +239,11 @@ def _retries(
 
 
 def _preview_unpin(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
-    was = statuses(connection, _ids(asked))
-    jobs = HookJobRepository(connection)
-    hosts = {run_id: jobs.directory_mark(run_id) for run_id in was}
+    pins = {run_id: run.pinned_host for run_id, run in picked(connection, _ids(asked)).items()}
+    hosts = {run_id: host and host.removeprefix(ANY_HOST) for run_id, host in pins.items()}
     return Preview(
         headline=_headline("Unpin", asked, len(hosts)),
-        count=sum(host is not None for host in hosts.values()),
+        count=sum(bool(host) for host in hosts.values()),
         lines=tuple(
             _line(run_id, f"belongs to {host}" if host else "is no host's")
             for run_id, host in list(hosts.items())[:SHOWN_FIRST]
@@ -266,14 +265,12 @@ def _unpin(connection: Connection, asked: Asked, by: By, _settings: Settings) ->
 
 def _preview_unpoison(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
     was = statuses(connection, _ids(asked))
-    overview = OverviewRepository(connection)
-    events = {run_id: len(overview.poisoned(run_id)) for run_id in was}
-    poisoned = sum(count > 0 for count in events.values())
+    poisoned = RunLinesRepository(connection).poisoned_among(was)
     return Preview(
-        headline=_headline("Unpoison", asked, poisoned),
-        count=poisoned,
+        headline=_headline("Unpoison", asked, len(poisoned)),
+        count=len(poisoned),
         lines=tuple(
-            _line(run_id, status if events[run_id] else f"{status}; {said_of_unpoison(0)}")
+            _line(run_id, status if run_id in poisoned else f"{status}; {said_of_unpoison(0)}")
             for run_id, status in list(was.items())[:SHOWN_FIRST]
         ),
         notes=("Events of it that were given up are tried again; its page has their errors.",),

@@ -112,6 +112,7 @@ class ToolCalls:
                     doctor=self._opened.last_report.report,
                     schema_refusal=self._opened.schema_refusal,
                     redaction=self._redaction,
+                    as_json=True,
                 )
             )
 

@@ -93,8 +93,10 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
     return page, told
 
 
-def _explained(look: Look, run_id: uuid.UUID, node_id: str | None) -> explain.ExplainedRun:
-    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id)
+def _explained(
+    look: Look, run_id: uuid.UUID, node_id: str | None, *, brief: bool = False
+) -> explain.ExplainedRun:
+    told = explain.explained_run(look.conn, run_id, look.knowledge(), node=node_id, brief=brief)
     return replace(told, told=redacted_explanation(told.told, look.redaction))
 
 
@@ -140,7 +142,7 @@ def node(look: Look) -> Shown:
     after = look.number("after", 0, least=0, most=2**31 - 1) if look.word("after") else None
     limit = look.number("limit", ROWS)
     seen = elements.node_page(look.conn, run_id, node_id, state=state, after=after, limit=limit)
-    told = _explained(look, run_id, node_id)
+    told = _explained(look, run_id, node_id, brief=True)
     here = f"{look.prefix}/runs/{run_id}/nodes/{part(node_id)}"
     return Shown(
         title=f"{node_id} of {str(run_id)[:8]}",
@@ -161,7 +163,8 @@ def node(look: Look) -> Shown:
             "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
             "further": href(here, state=state, after=seen.page.next) if seen.page.next is not None else None,
         },
-        json=elements.json_of(seen),
+        # Of fifty jobs it takes as long as all their rows on the page.
+        json=None if look.as_json is False else elements.json_of(seen),
     )
 
 

@@ -82,7 +82,10 @@ GONE_ADVICE: Final = (
 LOCKED: Final = "Somebody else is at one of these rows"
 LOCKED_ADVICE: Final = "It was given up after some seconds; try again in a moment."
 SIGNED_OUT: Final = "You are not signed in"
-SIGNED_OUT_ADVICE: Final = "Open the address that `qwf web` printed when it started; its token is good once."
+SIGNED_OUT_ADVICE: Final = (
+    "Open the address that `qwf web` or `qwf up` printed when it started; its token is good once. "
+    "For another browser `qwf web --link` prints one, in the directory where the page is served."
+)
 SENT_BY_NOBODY: Final = "This was sent by nobody that is known here"
 SENT_BY_NOBODY_ADVICE: Final = (
     "Send the header Authorization that `qwf web --mcp` printed when it started, or what this application "

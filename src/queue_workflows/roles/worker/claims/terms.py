@@ -10,7 +10,8 @@ from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
-from queue_workflows.engine.registry.tasks import IngestTask, current_tasks
+from queue_workflows.engine.registry.ingest_task import IngestTask
+from queue_workflows.engine.registry.tasks import current_tasks
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.claims.repository import ClaimableRepository
