@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -12,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.processes.memory_cgroups import limited_to
 from support.processes.quick_supervisor import real_workers
-from support.processes.workers import patiently, until
+from support.processes.workers import patiently
 from support.rows.schemas import qwf
 from support.stages.floor import Floor
 
@@ -21,7 +21,6 @@ from queue_workflows.host.processes import pid1
 
 APP = {"QWF_APP": "support.tasks.ending_tasks", "QWF_MAX_CRASHES": "1"}
 ENOUGH = 512 << 20
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.mark.slow
@@ -51,31 +50,8 @@ def test_closed_descriptors(floor: Floor, tmp_path: Path, first: int) -> None:
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
-    """A cgroup of 512 MiB below our own; only root may make one, and only where one is to be had."""
-    try:
-        cgroup = _made_below_ours()
-    except (OSError, StopIteration) as exc:
-        pytest.skip(f"no memory cgroup can be made here: {exc}")
-    yield cgroup
-    until(lambda: not (cgroup / "cgroup.procs").read_text(encoding="ascii"))
-    cgroup.rmdir()
-
-
-def _made_below_ours() -> Path:
-    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text("ascii").splitlines()]
-    own = next((path for _, kind, path in groups if kind == "memory"), None)
-    if own is not None:
-        parent, limit = _CGROUPS / "memory" / own.lstrip("/"), "memory.limit_in_bytes"
-    else:
-        parent, limit = _CGROUPS / next(path for number, _, path in groups if number == "0")[1:], "memory.max"
-    cgroup = parent / f"qwf-test-{os.getpid()}"
-    cgroup.mkdir()
-    try:
-        (cgroup / limit).write_text(str(ENOUGH), encoding="ascii")
-    except OSError:
-        cgroup.rmdir()
-        raise
-    return cgroup
+    with limited_to(ENOUGH) as cgroup:
+        yield cgroup
 
 
 @pytest.mark.slow
