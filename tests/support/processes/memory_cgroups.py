@@ -1,4 +1,4 @@
-"""A real memory cgroup with a limit, for programs that fill it; only root may make one, where one may be had."""
+"""A real memory cgroup with a limit, for programs that fill it; only root may make one, not everywhere."""
 
 from __future__ import annotations
 

@@ -18,10 +18,14 @@ _MOST_BYTES = 65_536
 @click.argument("where", metavar="[HOST:]PORT", callback=address)
 @click.argument("path", default="/live")
 @click.option(
-    "--timeout", type=Seconds(), default=3.0, show_default=True, help="How many seconds it may take to answer."
+    "--timeout",
+    type=Seconds(),
+    default=3.0,
+    show_default=True,
+    help="How many seconds it may take to answer.",
 )
 def healthcheck(where: tuple[str, int], path: str, timeout: float) -> ExitCode:
-    """Ask a process of ours how it is, for the probe of a container: 0 if it answers 200, else 1 with the reason.
+    """Ask a process of ours how it is, as a container's probe: 0 if it answers 200, else 1 with the reason.
 
     PATH is /live or /ready of what was started with --health, /healthz of the operator's page, /metrics of
     `qwf metrics serve`. Nothing but that is asked: neither the database nor the host app's wiring is touched.
