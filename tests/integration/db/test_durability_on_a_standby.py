@@ -1,4 +1,4 @@
-"""A producer chooses what its commit waits for, by a real synchronous standby; `qwf doctor` says what there is."""
+"""A producer chooses what its commit waits for, by a real synchronous standby; `qwf doctor` says what is."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_transaction_of_the_callers_is_set_only_when_asked(pair: Pair) -> None
         assert connection.execute(show).fetchone() == ("on",)
     before = pair.one(JOBS)
     with psycopg.connect(pair.dsn, autocommit=True) as connection:
-        with pytest.raises(ConfigurationError, match="commits each statement by itself"):
+        with pytest.raises(ConfigurationError, match="commits each statement"):
             enqueue_ingest_job("durable", queue="fetch", conn=connection, durability="remote_apply")
         with connection.transaction():
             enqueue_ingest_job("durable", queue="fetch", conn=connection, durability="remote_apply")

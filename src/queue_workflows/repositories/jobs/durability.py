@@ -40,6 +40,6 @@ def commit_so(conn: Handle, durability: str | None) -> None:
     ((held,),) = statements.rows(COMMITS_SO, {})
     if held != wanted:
         raise ConfigurationError(
-            f"durability={wanted!r} is for a transaction, and this connection commits each statement by itself",
+            f"durability={wanted!r} is for a transaction, and this connection commits each statement",
             advice="open a transaction around it, as by `with conn.transaction():`, or leave conn out",
         )
