@@ -96,6 +96,10 @@ ENTRIES: Final = {
         "queue_workflows.cli.page.mcp:mcp", "Answer a coding assistant's questions about all of this."
     ),
     "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
+    "healthcheck": Entry(
+        "queue_workflows.cli.roles.healthcheck:healthcheck",
+        "Ask a process how it is, as a container's probe.",
+    ),
     "run-job": Entry(
         "queue_workflows.cli.operations.run_job:run_job",
         "Run a command with a deadline, locks, and nothing left behind.",

@@ -21,6 +21,7 @@ import psutil
 import pytest
 from support.processes.commands_kept import DAEMON, bearing, command, python, shell
 from support.processes.embedded_users import SITE_PACKAGES, ordinary_user, passable_directory
+from support.processes.memory_cgroups import limited_to
 from support.processes.programs import SOURCE, UNSHARE, Running, linux_only, pid_namespace, program, run
 from support.processes.workers import until
 
@@ -107,6 +108,27 @@ def test_a_code_and_a_signal_are_told_apart(
     """137 said by the command itself is no SIGKILL."""
     ended = spawner.run(shell(tmp_path, script))
     assert (ended.code, ended.signal, ended.timed_out, ended.stopped) == (code, killed_by, False, None)
+
+
+@pytest.mark.slow
+def test_a_command_that_the_kernel_killed_for_want_of_memory_is_told(tmp_path: Path) -> None:
+    """Also one that a shell ran; one that is killed by hand, after that, is not said to have been."""
+    fills = [sys.executable, "-S", "-c", "kept = []\nwhile True: kept.append(b'x' * (1 << 22))"]
+    with limited_to(128 << 20) as cgroup:
+        code, said = run(f"""
+from pathlib import Path
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.command import Command
+Path({str(cgroup / "cgroup.procs")!r}).write_text("0")
+work, fills = Path({str(tmp_path)!r}), {fills!r}
+with Spawner() as spawner:
+    for argv in fills, ["/bin/sh", "-c", '"$@"; exit $?', "sh", *fills], ["/bin/sh", "-c", "kill -9 $$"]:
+        command = Command(argv, {{}}, work, work / "out", work / "err")
+        ended = spawner.run(command)
+        say(ended.code, ended.signal, ended.killed_by)
+""")
+    told = "by the kernel, out of memory: the limit is 128 MiB, the peak was 128 MiB"
+    assert (code, said) == (0, [f"None 9 {told}", f"137 None {told}", "None 9 "])
 
 
 def test_what_cannot_be_started_is_refused(spawner: Spawner, tmp_path: Path) -> None:

@@ -81,6 +81,25 @@ def test_a_worker_is_ready_while_it_can_claim(qwf_dsn, control, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_container_asks_with_the_command_itself(qwf_dsn, control, capsys):
+    """`qwf healthcheck`: 0 for 200, else 1 with the reason, and also where nothing answers."""
+    with running_worker(qwf_dsn, "--health", "0") as worker:
+        port = address(worker).rpartition(":")[2]
+        until(lambda: run(["healthcheck", port, "/ready"]) == 0)
+        assert run(["healthcheck", port]) == 0
+        control.set("*", "fetch", "pause", actor="ann", reason="maintenance")
+        until(lambda: run(["healthcheck", f"127.0.0.1:{port}", "ready"]) == 1)
+        capsys.readouterr()
+        assert run(["healthcheck", port, "/ready"]) == 1
+        said = f"127.0.0.1:{port}/ready answered 503: the operator asked for pause: maintenance\n"
+        assert capsys.readouterr() == ("", said)
+        assert run(["healthcheck", port, "/elsewhere"]) == 1
+        assert f"127.0.0.1:{port}/elsewhere answered 404: " in capsys.readouterr().err
+        assert run(["healthcheck", port]) == 0
+    assert run(["healthcheck", port]) == 1
+    assert f"no answer from 127.0.0.1:{port}: " in capsys.readouterr().err
+
+
 def test_a_worker_that_waits_for_its_schema_lives(qwf_new_database):
     """And is not ready yet."""
     dsn = qwf_new_database(template=False)

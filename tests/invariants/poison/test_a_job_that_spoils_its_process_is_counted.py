@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.processes.memory_cgroups import limited_to
 from support.processes.quick_supervisor import real_workers
-from support.processes.workers import patiently, until
+from support.processes.workers import patiently
+from support.rows.schemas import qwf
 from support.stages.floor import Floor
+
+from queue_workflows.host.processes import pid1
 
 APP = {"QWF_APP": "support.tasks.ending_tasks", "QWF_MAX_CRASHES": "1"}
 ENOUGH = 512 << 20
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.mark.slow
@@ -44,37 +50,14 @@ def test_closed_descriptors(floor: Floor, tmp_path: Path, first: int) -> None:
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
-    """A cgroup of 512 MiB below our own; only root may make one, and only where one is to be had."""
-    try:
-        cgroup = _made_below_ours()
-    except (OSError, StopIteration) as exc:
-        pytest.skip(f"no memory cgroup can be made here: {exc}")
-    yield cgroup
-    until(lambda: not (cgroup / "cgroup.procs").read_text(encoding="ascii"))
-    cgroup.rmdir()
-
-
-def _made_below_ours() -> Path:
-    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text("ascii").splitlines()]
-    own = next((path for _, kind, path in groups if kind == "memory"), None)
-    if own is not None:
-        parent, limit = _CGROUPS / "memory" / own.lstrip("/"), "memory.limit_in_bytes"
-    else:
-        parent, limit = _CGROUPS / next(path for number, _, path in groups if number == "0")[1:], "memory.max"
-    cgroup = parent / f"qwf-test-{os.getpid()}"
-    cgroup.mkdir()
-    try:
-        (cgroup / limit).write_text(str(ENOUGH), encoding="ascii")
-    except OSError:
-        cgroup.rmdir()
-        raise
-    return cgroup
+    with limited_to(ENOUGH) as cgroup:
+        yield cgroup
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_memory_of_the_cgroup(floor: Floor, memory_cgroup: Path) -> None:
-    """The kernel kills the worker that fills it: the job fails with that named, the others are done."""
+    """The kernel kills the worker that fills it: row, log and `explain` say so; others are done."""
     full = floor.repository.enqueue("fills memory", queue="fetch").id
     good = [floor.repository.enqueue("good", queue="fetch").id for _ in range(3)]
     inside = ["sh", "-c", f'echo $$ > {memory_cgroup}/cgroup.procs; exec "$@"', "sh"]
@@ -83,8 +66,25 @@ def test_memory_of_the_cgroup(floor: Floor, memory_cgroup: Path) -> None:
         patiently(lambda: floor.are_in("failed", full))
         assert supervisor.stop() == 0
     assert floor.jobs.seen(full, "crash_count", "failures") == (1, 0)
-    assert floor.jobs.row(full)["errors"][-1]["message"].endswith(": killed by SIGKILL")
+    said = "killed by SIGKILL by the kernel, out of memory: the limit is 512 MiB, the peak was 512 MiB"
+    assert floor.jobs.row(full)["errors"][-1]["message"].endswith(f": {said}")
+    assert len([line for line in supervisor.said if f" {said} after " in line]) == 1
+    assert said in qwf("explain", f"ingest:{full}", QWF_DB_URL=floor.dsn).stdout
     assert {floor.jobs.seen(job_id, "crash_count") for job_id in good} == {(0,)}
+
+
+@pytest.mark.slow
+def test_memory_of_a_container(memory_cgroup: Path) -> None:
+    """What stands in as PID 1 for a worker says that the kernel killed it, and ends with its status."""
+    fills = "kept = []\nwhile True: kept.append(b'x' * (1 << 24))"
+    enters = f'echo $$ > {memory_cgroup}/cgroup.procs; exec "$@"'
+    launcher = [sys.executable, "-I", "-S", pid1.__file__, sys.executable, "-c", fills]
+    done = subprocess.run(["sh", "-c", enters, "sh", *launcher], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 128 + signal.SIGKILL
+    said = (
+        r"process \d+ was killed by the kernel, out of memory: the limit is 512 MiB, the peak was 512 MiB\n"
+    )
+    assert re.fullmatch(said, done.stderr), done.stderr
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durability import committed_so, durability_option
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import json_option, print_json, say
 from queue_workflows.cli.shared.progress import Progress
@@ -81,6 +82,7 @@ MOST: Final = 100_000_000
 )
 @click.option("--timeout", "timeout_s", type=span, metavar="SPAN", help="How long it may run.")
 @click.option("--reason", metavar="TEXT", help="What the task is told as its reason.")
+@durability_option
 @json_option
 @click.pass_obj
 def enqueue(
@@ -92,6 +94,7 @@ def enqueue(
     count: int,
     run_at: str | None,
     when_held: str | None,
+    durability: str | None,
     as_json: bool,
     **given: Any,
 ) -> ExitCode:
@@ -113,7 +116,7 @@ def enqueue(
     args = mapping_of("--args", args_text) if args_text is not None else {}
     given |= {"args": args | pairs("--arg", pairs_), "run_at": run_at and moment_of(run_at)}
     row = our_rows().row({name: value for name, value in given.items() if value is not None})
-    made = _enqueue(invocation, row, count)
+    made = _enqueue(invocation, row, count, durability)
     first, last = made[0], made[-1]
     if as_json:
         print_json(
@@ -158,7 +161,7 @@ def _already(unique: Unique | None, job_id: int) -> str:
     return f"ingest:{job_id} is like it{changed}: nothing was enqueued"
 
 
-def _enqueue(invocation: Invocation, row: Row, count: int) -> list[Enqueued]:
+def _enqueue(invocation: Invocation, row: Row, count: int, durability: str | None) -> list[Enqueued]:
     """The first and the last of them."""
     done, ends = Imported(), list[Enqueued]()
     progress = Progress()
@@ -169,7 +172,8 @@ def _enqueue(invocation: Invocation, row: Row, count: int) -> list[Enqueued]:
         send = sending_on(connection, IngestJobRepository(connection))
 
         def noted(rows: list[Row], meanwhile: Callable[[], None]) -> list[Enqueued]:
-            answers = send(rows, meanwhile)
+            with committed_so(connection, durability):
+                answers = send(rows, meanwhile)
             ends[:] = [*ends[:1], *answers[:1], answers[-1]]
             return answers
 

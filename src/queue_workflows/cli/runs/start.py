@@ -10,6 +10,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.runs.watch import follow
+from queue_workflows.cli.shared.durability import committed_so, durability_option
 from queue_workflows.cli.shared.operator import json_option, print_json, say
 from queue_workflows.cli.shared.values import STDIN, document_file, mapping_in, pairs
 from queue_workflows.db.connections.engine import Database
@@ -39,6 +40,7 @@ from queue_workflows.workflow.providing import SUFFIXES, complete_document, find
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
+@durability_option
 @json_option
 @click.pass_obj
 def start(
@@ -53,6 +55,7 @@ def start(
     dedupe_key: str | None,
     watch: bool,
     here: bool,
+    durability: str | None,
     as_json: bool,
 ) -> ExitCode:
     """Start a run, and print its id.
@@ -69,7 +72,10 @@ def start(
     found_by = pairs("--label", labels)
 
     def begin(database: Database) -> StartedRun:
-        with closing(database.connect(autocommit=True)) as connection:
+        with (
+            closing(database.connect(autocommit=True)) as connection,
+            committed_so(connection, durability),
+        ):
             started = start_run(
                 document,
                 inputs,

@@ -103,6 +103,18 @@ SESSION_SETTINGS: Final = (
 # What loses committed jobs when the server or its machine goes down.
 DURABILITY: Final = ("fsync", "full_page_writes", "synchronous_commit")
 
+# What a role without pg_monitor may not see of a standby is null.
+STANDBYS: Final = """
+SELECT application_name AS name, state, sync_state,
+    COALESCE(EXTRACT(epoch FROM replay_lag), 0)::float8 AS behind_s
+FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup' ORDER BY application_name, pid
+"""
+_HA: Final = "see docs/deploy/high-availability.md"
+SYNCHRONOUS: Final = """
+SELECT current_setting('synchronous_standby_names') AS names,
+    current_setting('synchronous_commit') AS synchronous_commit
+"""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -378,6 +390,31 @@ def _check_durability(patient: Target) -> Check:
     return Check("durability", Status.WARN, ", ".join(off), advice, data=held)
 
 
+def _check_standby(patient: Target) -> Check:
+    """Whether what is acknowledged is on a second machine by then, and so survives the loss of this one."""
+    wanted, standbys = patient.row(SYNCHRONOUS), patient.rows(STANDBYS)
+    data = {**wanted, "standbys": standbys}
+    ready = [each for each in standbys if each["sync_state"] in ("sync", "quorum")]
+    if standbys and all(each["sync_state"] is None for each in standbys):
+        found = f"{len(standbys)}, of which this role may not see more than that"
+        return Check("standby", Status.SKIP, found, "ask as a member of pg_monitor", data=data)
+    if wanted["names"] and not ready:
+        found = f"synchronous_standby_names is {wanted['names']!r}, and no such standby is connected"
+        return Check("standby", Status.WARN, found, f"each commit waits until one is; {_HA}", data=data)
+    if ready and wanted["synchronous_commit"] in ("off", "local"):
+        found = f"a synchronous standby, not waited for: synchronous_commit is {wanted['synchronous_commit']}"
+        return Check("standby", Status.WARN, found, f"a failover loses acknowledged jobs; {_HA}", data=data)
+    if ready:
+        names = ", ".join(each["name"] for each in ready)
+        found = f"synchronous ({names}): a failover to it loses no acknowledged job"
+        return Check("standby", Status.OK, found, data=data)
+    if standbys:
+        found = f"{len(standbys)}, none of them synchronous: a failover loses the last acknowledged jobs"
+        return Check("standby", Status.WARN, found, f"set synchronous_standby_names; {_HA}", data=data)
+    found = "none: what was acknowledged survives a crash of this server, and not its loss"
+    return Check("standby", Status.OK, found, data=data)
+
+
 def _check_pending(patient: Target) -> Check:
     names = [row["name"] for row in patient.rows(SETTINGS, []) if row["pending_restart"]]
     if not names:
@@ -436,6 +473,7 @@ CHECKS: Final[Mapping[str, Callable[[Target], Check]]] = {
     "connections": _check_connections,
     "session": _check_session,
     "durability": _check_durability,
+    "standby": _check_standby,
     "pending restart": _check_pending,
     "devices": _check_devices,
     "declared": _check_declared,

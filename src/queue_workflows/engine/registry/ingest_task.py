@@ -110,20 +110,24 @@ class IngestTask(Generic[P, R]):
         args: dict[str, Any] | None = None,
         *,
         conn: Handle | None = None,
+        durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Enqueue a job in the transaction of `conn`; without one in a transaction of its own.
 
-        Unless one like it waits or runs, as `unique` says.
+        Unless one like it waits or runs, as `unique` says. `durability` is what `synchronous_commit` is in
+        that transaction.
         """
         args = self.converted(args)
-        return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(args, options))
+        chosen = self._options(args, options)
+        return enqueue_ingest_job(self.name, args=args, conn=conn, durability=durability, **chosen)
 
     def enqueue_many(
         self,
         jobs: Iterable[dict[str, Any] | NewIngestJob | None],
         *,
         conn: Handle | None = None,
+        durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
         """Enqueue many in the transaction of `conn`; each is a `job()`, or args that the options are for."""
@@ -141,27 +145,33 @@ class IngestTask(Generic[P, R]):
                         advice="enqueue_many() of the package takes jobs of any task",
                     )
 
-        return enqueue_many(checked(), conn=conn)
+        return enqueue_many(checked(), conn=conn, durability=durability)
 
     async def aenqueue(
         self,
         args: dict[str, Any] | None = None,
         *,
         conn: AsyncHandle | None = None,
+        durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """`enqueue`, awaited, on an asynchronous connection."""
-        return await awaited(conn, lambda usable: self.enqueue(args, conn=usable, **options))
+        return await awaited(
+            conn, lambda usable: self.enqueue(args, conn=usable, durability=durability, **options)
+        )
 
     async def aenqueue_many(
         self,
         jobs: Iterable[dict[str, Any] | NewIngestJob | None],
         *,
         conn: AsyncHandle | None = None,
+        durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
         """`enqueue_many`, awaited, on an asynchronous connection."""
-        return await awaited(conn, lambda usable: self.enqueue_many(jobs, conn=usable, **options))
+        return await awaited(
+            conn, lambda usable: self.enqueue_many(jobs, conn=usable, durability=durability, **options)
+        )
 
     def _options(self, args: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}

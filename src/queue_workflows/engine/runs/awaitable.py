@@ -31,6 +31,7 @@ class RunOptions(TypedDict, total=False):
     parcel_id: str | None
     traceparent: str | None
     max_open_runs: int | None
+    durability: str | None
 
 
 async def astart_run(

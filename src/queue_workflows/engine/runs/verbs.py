@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from queue_workflows.errors import PayloadError, RunRefused, UnknownNode, UnknownRun
+from queue_workflows.repositories.jobs.durability import commit_so
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.inputs import InputSubmissionRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE, NodeStanding, SteeringRepository
@@ -45,6 +46,7 @@ def start_run(
     parcel_id: str | None = None,
     traceparent: str | None = None,
     max_open_runs: int | None = None,
+    durability: str | None = None,
 ) -> StartedRun:
     """Start a run of a workflow, in the transaction of `conn`; it keeps the document as it is now.
 
@@ -53,13 +55,15 @@ def start_run(
     `workflow` is the name of one that can be found, or a document: as a dict, or the path of a file. Inputs
     that the document does not allow are refused. Where a run of this workflow has the `dedupe_key` already,
     that one is the answer. Of the tree of runs that it begins, at most `max_open_runs` are open at once, else
-    as many as the document says; what is found beyond that waits in `queued` for its turn.
+    as many as the document says; what is found beyond that waits in `queued` for its turn. `durability` is
+    what `synchronous_commit` is in that transaction.
     """
     document = _document(workflow)
     with (
         producing("start", document.name, None, "run") as traced,
         checked_transaction_of(conn, _RUNS) as handle,
     ):
+        commit_so(handle, durability)
         started = insert_run(
             document,
             inputs,

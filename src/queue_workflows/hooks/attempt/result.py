@@ -96,9 +96,10 @@ def _how(ended: HookExit) -> str:
         return f"it took longer than it may, and was ended after {ended.seconds:.1f} s"
     if ended.stopped is not None:
         return f"it was told to stop: {ended.stopped}"
+    killed_by = f" {ended.killed_by}" if ended.killed_by else ""
     if ended.signal is not None:
-        return f"it was ended by {_signal_name(ended.signal)}"
-    return f"exit status {ended.code}"
+        return f"it was ended by {_signal_name(ended.signal)}{killed_by}"
+    return f"exit status {ended.code}{killed_by and f': killed{killed_by}'}"
 
 
 def _signal_name(number: int) -> str:

@@ -382,4 +382,5 @@ def _ended(command: Command, mark: str, report: dict[str, Any], reason: str | No
         survivors=tuple(report["survivors"]),
         mark=mark,
         stderr_tail=report["last_words"],
+        killed_by=report["killed_by"],
     )

@@ -38,7 +38,7 @@ class Ended:
     """How a command ended; `survivors` are processes of it that even SIGKILL has not ended yet.
 
     `stopped` is the reason of the `Stop` that ended it, `mark` what its processes had in their environment,
-    `stderr_tail` the end of what it said.
+    `stderr_tail` the end of what it said, `killed_by` that the kernel killed it for want of memory, in words.
     """
 
     code: int | None
@@ -54,6 +54,7 @@ class Ended:
     survivors: tuple[int, ...] = ()
     mark: str = ""
     stderr_tail: str = ""
+    killed_by: str = ""
 
 
 class Stop:

@@ -21,6 +21,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from typing import Any, Final
 
 from queue_workflows.host.commands.cgroups import CommandCgroup, SpawnerCgroup
@@ -28,6 +29,7 @@ from queue_workflows.host.commands.output_files import Capped, HeadAndTail, Line
 from queue_workflows.host.directories.below import Beneath, OpenDirectory, directory_beneath
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.processes import tree_below
+from queue_workflows.host.processes.oom_kills import OomKills, memory_cgroup
 
 LENGTH: Final = struct.Struct("!I")
 STOP: Final = struct.Struct("!d")  # how much grace is left
@@ -213,6 +215,8 @@ class Run:
         self._poll.register(woken, select.POLLIN)
 
     def _start(self, command: dict[str, Any]) -> None:
+        directory = _own_memory_cgroup()
+        self._oom_kills = None if directory is None else OomKills(directory)
         theirs = [self._pipe_to(self._out), self._pipe_to(self._err)]
         self._began = time.monotonic()
         try:
@@ -362,6 +366,9 @@ class Run:
 
     def _report(self, survivors: list[int]) -> dict[str, Any]:
         wrong = [self._out.close(), self._err.close()]
+        # A shell says so of what it ran in its own place.
+        killed = self._status in (int(signal.SIGKILL), (128 + signal.SIGKILL) << 8) and not self._ending
+        out_of_memory = self._oom_kills.explain() if killed and self._oom_kills else None
         return {
             "status": self._status,
             "timed_out": self._timed_out,
@@ -372,7 +379,14 @@ class Run:
             "last_words": self._err.last_words.decode("utf-8", "replace"),
             "wrong": wrong[0] or wrong[1],
             "survivors": survivors,
+            "killed_by": out_of_memory.in_words() if out_of_memory else "",
         }
+
+
+@cache
+def _own_memory_cgroup() -> str | None:
+    """What a keeper's commands count in; it is read once, as a look takes as long as a short command."""
+    return memory_cgroup()
 
 
 def _directory(path: str, beneath: Beneath | None) -> AbstractContextManager[int]:

@@ -21,13 +21,16 @@ It runs with nothing but the standard library and no site packages, because it s
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 LAUNCHER_PID: Final = "QWF_LAUNCHER_PID"
+# Loaded by its path, as there is no package to import it from here.
+_OOM_KILLS: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "oom_kills.py")
 # What a process is called that its own timer is about to kill; the kernel keeps 15 characters.
 KILLED_BY_TIMER: Final = "qwf-lease-over"
 TIMER_IN_WORDS: Final = "by its own timer, as its leases could not be renewed"
@@ -78,6 +81,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     with suppress(OSError):  # no terminal, or not ours
         os.tcsetpgrp(0, child)
+    kills = runpy.run_path(_OOM_KILLS)["MemoryCgroups"]().of(child)
     while True:
         number = signal.sigwaitinfo(held).si_signo
         if number != signal.SIGCHLD:
@@ -85,9 +89,17 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             continue
         is_announced = has_announced_kill(child)
         if (status := reap(child)) is not None:
-            if is_announced and status == signal.SIGKILL:
-                print(f"process {child} was killed {TIMER_IN_WORDS}", file=sys.stderr, flush=True)
+            if status == signal.SIGKILL and (words := _killed_by(kills, is_announced=is_announced)):
+                print(f"process {child} was killed {words}", file=sys.stderr, flush=True)
             return shell_status(status)
+
+
+def _killed_by(kills: Any, *, is_announced: bool) -> str:
+    """What sent SIGKILL to the command, in words; empty if that is not known."""
+    if is_announced:
+        return TIMER_IN_WORDS
+    out_of_memory = kills and kills.explain()
+    return out_of_memory.in_words() if out_of_memory else ""
 
 
 def _hide_memory() -> None:

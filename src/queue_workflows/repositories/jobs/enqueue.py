@@ -14,6 +14,7 @@ import psycopg
 from queue_workflows.config import EngineConfig, current_config, effective_settings
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
+from queue_workflows.repositories.jobs.durability import commit_so
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
 from queue_workflows.repositories.jobs.unique import Unique, Wish, check_alone, enqueue_unique
@@ -145,6 +146,7 @@ def enqueue_ingest_job(
     max_crashes: int | None = None,
     at_most_once: bool | None = None,
     unique: Unique | None = None,
+    durability: str | None = None,
 ) -> Enqueued:
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
 
@@ -152,6 +154,7 @@ def enqueue_ingest_job(
     Where a job like it waits or runs, as `unique` says, that one is the answer, and nothing is inserted.
     `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
     `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
+    `durability` is what `synchronous_commit` is in that transaction, in all of it, as in "remote_apply".
     """
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
@@ -159,6 +162,7 @@ def enqueue_ingest_job(
     if _conversions:
         args = _converted(task_name, args)
     with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
+        commit_so(handle, durability)
         enqueue = _kept_repository(handle, standing).enqueue
         if unique is not None:
             enqueue = partial(_enqueue_unique, handle, standing, unique)
@@ -226,15 +230,19 @@ def _enqueue_unique(
     return enqueued
 
 
-def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle | None = None) -> list[Enqueued]:
+def enqueue_many(
+    jobs: Iterable[NewIngestJob], *, conn: Handle | None = None, durability: str | None = None
+) -> list[Enqueued]:
     """Enqueue many jobs in the transaction of `conn`; a bad one means that none is written.
 
     Without `conn` that is a transaction of its own on the configured database.
+    `durability` is what `synchronous_commit` is in that transaction.
     What was seen of `jobs` is kept until the end, so hand over more than some hundred thousand in parts.
     """
     standing = _kept.get()
     known = standing.config.ingest_queues
     with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced, transaction_of(conn) as handle:
+        commit_so(handle, durability)
         repository = _repository(handle, standing)
         unique: dict[int, Unique] = {}
         jobs = _converted_jobs(jobs) if _conversions else jobs
@@ -258,19 +266,24 @@ async def aenqueue_ingest_job(
     conn: AsyncHandle | None = None,
     args: dict[str, Any] | None = None,
     unique: Unique | None = None,
+    durability: str | None = None,
     **options: Unpack[JobOptions],
 ) -> Enqueued:
     """`enqueue_ingest_job`, awaited, on an asynchronous connection."""
 
     def enqueue(usable: Handle | None) -> Enqueued:
-        return enqueue_ingest_job(task_name, queue=queue, conn=usable, args=args, unique=unique, **options)
+        return enqueue_ingest_job(
+            task_name, queue=queue, conn=usable, args=args, unique=unique, durability=durability, **options
+        )
 
     return await awaited(conn, enqueue)
 
 
-async def aenqueue_many(jobs: Iterable[NewIngestJob], *, conn: AsyncHandle | None = None) -> list[Enqueued]:
+async def aenqueue_many(
+    jobs: Iterable[NewIngestJob], *, conn: AsyncHandle | None = None, durability: str | None = None
+) -> list[Enqueued]:
     """`enqueue_many`, awaited, on an asynchronous connection."""
-    return await awaited(conn, lambda usable: enqueue_many(jobs, conn=usable))
+    return await awaited(conn, lambda usable: enqueue_many(jobs, conn=usable, durability=durability))
 
 
 def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.launcher import Started
+from queue_workflows.host.processes.oom_kills import OomKills
 from queue_workflows.roles.heartbeat_pipe import HeartbeatPipe
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.tree_end_thread import Sweep
@@ -82,7 +83,10 @@ Spec = WorkerSpec | RoleSpec
 
 @dataclass
 class Life:
-    """One incarnation; `fd` is None once it has ended, `worker_id` if it is no worker."""
+    """One incarnation; `fd` is None once it has ended, `worker_id` if it is no worker.
+
+    `oom_kills` counts whom the kernel kills around it for want of memory, where a cgroup tells.
+    """
 
     worker_id: str | None
     child: Started
@@ -93,6 +97,7 @@ class Life:
     sweep: Sweep | None = None
     heartbeat_pipe: HeartbeatPipe | None = None
     killed: bool = False
+    oom_kills: OomKills | None = None
 
 
 @dataclass

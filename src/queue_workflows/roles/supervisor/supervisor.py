@@ -34,6 +34,7 @@ from typing import Final
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import ASKED, RETIRE
 from queue_workflows.host.processes.launcher import Started, tell, watch
+from queue_workflows.host.processes.oom_kills import MemoryCgroups
 from queue_workflows.host.processes.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
@@ -86,6 +87,7 @@ class Supervisor:
         outlet: Outlet | None = None,
         manager: ServiceManager | None = None,
         restarts: Restarts | None = None,
+        memory_cgroups: MemoryCgroups | None = None,
         late: Callable[[], Sequence[Spec]] = tuple,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
@@ -100,6 +102,7 @@ class Supervisor:
         self._outlet = outlet or (lambda _name: nullcontext())
         self._manager = manager or ServiceManager(None)
         self._restarts = restarts or Restarts()
+        self._memory_cgroups = memory_cgroups or MemoryCgroups()
         self._late = late
         self._now = now
         self._chance = chance
@@ -144,6 +147,7 @@ class Supervisor:
         self._tend_parts()
         fresh = [*self._placement.tend(), *slots_of(self._late(), self._now())]
         self._slots += [] if self._obeyed else fresh
+        self._memory_cgroups.look()
         self._start_due()
         self._spares.tend(self._now())
         self._tell_database_thread()
@@ -207,6 +211,7 @@ class Supervisor:
             self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
             return
         slot.life = Life(worker_id, child, None, started_at, heartbeat_pipe=heartbeat_pipe)
+        slot.life.oom_kills = self._memory_cgroups.of(child.pid)
         try:
             slot.life.fd = fd = watch(child)
         except OSError as exc:
@@ -268,8 +273,8 @@ class Supervisor:
             life.heartbeat_pipe.close()
         chosen = life.child.chose(status)
         how, status = describe(status, chosen=chosen), acted_on(status, chosen=chosen)
-        if is_announced and status == -signal.SIGKILL:
-            how = f"killed {TIMER_IN_WORDS}"
+        if status == -signal.SIGKILL:
+            how = f"killed {TIMER_IN_WORDS}" if is_announced else how + _if_out_of_memory(life)
         if life.worker_id is not None:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
@@ -433,3 +438,9 @@ class Supervisor:
         )
         parked = frozenset(slot.spec.queue for slot in self._slots if slot.parked_at is not None)
         self._database_thread.wanted = Wanted(lives, parked, self._isolation.queues)
+
+
+def _if_out_of_memory(life: Life) -> str:
+    """That it was the kernel which sent SIGKILL and not we, and why, if a cgroup tells."""
+    out_of_memory = None if life.killed or life.oom_kills is None else life.oom_kills.explain()
+    return f" {out_of_memory.in_words()}" if out_of_memory else ""

@@ -84,6 +84,8 @@ def test_what_a_failed_hook_has_said_goes_with_its_failure() -> None:
     [
         ({"code": 3, "stderr_tail": "one\n  the cause \n\n"}, "exit status 3: the cause"),
         ({"code": None, "signal": 9}, "it was ended by SIGKILL"),
+        ({"code": None, "signal": 9, "killed_by": "by the kernel"}, "it was ended by SIGKILL by the kernel"),
+        ({"code": 137, "killed_by": "by the kernel"}, "exit status 137: killed by the kernel"),
         ({"code": None, "signal": 250}, "it was ended by signal 250"),
         (
             {"code": None, "signal": 15, "timed_out": True},
