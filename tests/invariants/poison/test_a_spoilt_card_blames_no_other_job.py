@@ -11,7 +11,7 @@ from support.processes.quick_supervisor import real_workers
 from support.processes.workers import patiently
 from support.stages.floor import Floor
 
-SOURCE = Path(__file__).parents[2] / "support" / "processes" / "card_driver.c"
+SOURCE = Path(__file__).parents[2] / "support" / "apps" / "card_driver.c"
 ASSERTED = 710
 
 pytestmark = [
