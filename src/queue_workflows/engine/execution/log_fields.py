@@ -83,7 +83,8 @@ def bind_child_threads() -> None:
 
     For a process of workers; a pool may be the job's own or stand for all jobs.
     """
-    plain_start, plain_submit = threading.Thread.start, ThreadPoolExecutor.submit
+    plain_start = threading.Thread.start
+    plain_submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
 
     @wraps(plain_start)
     def start(thread: threading.Thread) -> None:
@@ -99,7 +100,7 @@ def bind_child_threads() -> None:
         return plain_submit(pool, fn, *args, **kwargs)
 
     threading.Thread.start = start  # type: ignore[method-assign,assignment]
-    ThreadPoolExecutor.submit = submit  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = submit  # type: ignore[method-assign,assignment]
 
 
 def _with_fields(
