@@ -88,6 +88,28 @@ def test_a_new_version_holds_at_once(conn: psycopg.Connection) -> None:
     assert (cap(conn, "host:a"), cap(conn, "gone")) == (5, 1)
 
 
+def test_two_versions_that_go_on_beside_each_other(conn: psycopg.Connection, caplog: Any) -> None:
+    """The one that started last holds; after more than a deploy takes the other says so, once."""
+    times = [0.0]
+    old = LimitDeclaring("shop", declared_limits({"a": 4}), TaskRegistry(), now=lambda: times[0])
+    old.keep(conn)
+    new = process(a=2)
+    for times[0] in (0, 599, 600, 1200, 1800):
+        new.keep(conn)
+        old.keep(conn)
+        assert cap(conn, "a") == 2
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(said) == (times[0] >= 600)
+    assert "another process of shop declares otherwise, and has run beside this one for 10 minutes" in said[0]
+    nobody_vouches(conn)
+    old.keep(conn)
+    process(a=3).keep(conn)
+    for times[0] in (9000, 9600):
+        old.keep(conn)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 2
+
+
 def test_a_version_that_declares_nothing_holds_too(conn: psycopg.Connection) -> None:
     """The first process of it takes all away, and an old one does not bring it back."""
     old = process(host_a=5)
