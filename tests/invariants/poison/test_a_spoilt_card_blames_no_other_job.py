@@ -40,7 +40,7 @@ def test_the_next_job_finds_a_card_that_can_be_used(
     spoilt = floor.repository.enqueue(
         "spoils", queue="fetch", args={"code": ASSERTED, "hides": hides}, max_attempts=1
     ).id
-    env = {"QWF_APP": "support.tasks.card_tasks", "CARD_DRIVER": driver}
+    env = {"QWF_APP": "support.apps.card_tasks", "CARD_DRIVER": driver}
     with real_workers(floor.dsn, f"fetch --concurrency {concurrency}", env=env) as supervisor:
         patiently(lambda: floor.are_in("completed" if hides else "failed", spoilt))
         good = [floor.repository.enqueue("uses", queue="fetch").id for _ in range(8)]
@@ -57,7 +57,7 @@ def test_the_next_job_finds_a_card_that_can_be_used(
 def test_an_error_that_passes_costs_the_worker_nothing(floor: Floor, driver: str, concurrency: int) -> None:
     """A refused launch fails its job alone: what is loaded stays loaded."""
     refused = floor.repository.enqueue("spoils", queue="fetch", args={"code": 1}, max_attempts=1).id
-    env = {"QWF_APP": "support.tasks.card_tasks", "CARD_DRIVER": driver}
+    env = {"QWF_APP": "support.apps.card_tasks", "CARD_DRIVER": driver}
     with real_workers(floor.dsn, f"fetch --concurrency {concurrency}", env=env) as supervisor:
         patiently(lambda: floor.are_in("failed", refused))
         assert supervisor.stop() == 0
