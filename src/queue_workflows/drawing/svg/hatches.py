@@ -63,15 +63,22 @@ def hatches() -> str:
 
 
 def legend(kinds: Collection[str], state: str | None = None) -> str:
-    """What the patterns mean, for the kinds that a picture has; work has the tone of a job's `state`."""
-    entries = "".join(
+    """What the patterns mean, for the kinds that a picture has; work has the tone of a job's `state`.
+
+    Of a picture of many jobs, which has no such state, also what the tones of their work mean.
+    """
+    entries = [_entry(kind, state, WORDS[kind]) for kind in SEGMENTS if kind in kinds]
+    if state is None and "running" in kinds:
+        entries += [_entry("running", end, f"work that {end}") for end in ("completed", "failed")]
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def _entry(kind: str, state: str | None, word: str) -> str:
+    return (
         f'<li><svg class="{look_of_segment(kind, state).css}" aria-hidden="true">'
         f'<rect class="seg{_work(kind)}"'
-        f' x=".5" y=".5" width="23" height="11"{paint_of(kind)}/></svg>{text_of(WORDS[kind])}</li>'
-        for kind in SEGMENTS
-        if kind in kinds
+        f' x=".5" y=".5" width="23" height="11"{paint_of(kind)}/></svg>{text_of(word)}</li>'
     )
-    return f'<ul class="legend">{entries}</ul>'
 
 
 def _work(kind: str) -> str:
