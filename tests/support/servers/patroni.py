@@ -1,4 +1,4 @@
-"""Three Postgres servers under a real Patroni, with a real etcd; what may be lost is as docs/deploy/patroni has it."""
+"""Three Postgres servers under a real Patroni, with a real etcd, by the file of docs/deploy/patroni."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ import yaml
 from support.servers.cluster import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "patroni" / "patroni.yml"
-PASSWORD = "change-me"  # noqa: S105
 _PATIENCE_S = 300.0
 # As soon as Patroni lets it be: what a test waits for after the loss of a whole machine.
 _QUICKER = {"ttl": 20, "loop_wait": 2, "retry_timeout": 5, "primary_start_timeout": 0}
@@ -80,11 +79,21 @@ class Member:
         said = self.state()
         return (said.get("role"), said.get("state")) in (("master", "running"), ("primary", "running"))
 
+    def receivers(self) -> list[psutil.Process]:
+        """What writes down here what the primary sends."""
+        below = [each for postmaster in self._postmaster() for each in _below(postmaster)]
+        return [each for each in below if "walreceiver" in " ".join(each.cmdline())]
+
+    def _postmaster(self) -> list[psutil.Process]:
+        """Its Postgres, which is no child of its Patroni; none where that does not run."""
+        with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
+            return [psutil.Process(int((self.home / "data" / "postmaster.pid").read_text().split()[0]))]
+        return []
+
     def kill(self) -> None:
         """SIGKILL to Patroni and to all of its Postgres at once, as by the loss of its machine."""
         found = [psutil.Process(self.process.pid)] if self.process else []
-        with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
-            found.append(psutil.Process(int((self.home / "data" / "postmaster.pid").read_text().split()[0])))
+        found += self._postmaster()
         for process in found:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
