@@ -92,7 +92,8 @@ class Member:
 
     def kill(self) -> None:
         """SIGKILL to Patroni and to all of its Postgres at once, as by the loss of its machine."""
-        found = [psutil.Process(self.process.pid)] if self.process else []
+        lives = self.process is not None and self.process.poll() is None
+        found = [psutil.Process(self.process.pid)] if self.process and lives else []
         found += self._postmaster()
         for process in found:
             with suppress(psutil.NoSuchProcess):
