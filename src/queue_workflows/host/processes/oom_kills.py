@@ -28,7 +28,7 @@ _NO_LIMIT: Final = 1 << 62
 class _Files(NamedTuple):
     """Where a version of cgroups keeps the count of kills, the limit, and the most that was ever used."""
 
-    count: str
+    kills: str
     limit: str
     peak: str
 
@@ -59,7 +59,7 @@ class OomKills:
     def __init__(self, directory: str, *, now: Callable[[], float] = time.monotonic) -> None:
         self.directory = directory
         self._now = now
-        self._files = _V1 if os.path.exists(os.path.join(directory, _V1.count)) else _V2
+        self._files = _V1 if os.path.exists(os.path.join(directory, _V1.kills)) else _V2
         # When each number was first seen; the first of them was there before anything that we ask about.
         self._seen: deque[tuple[float, int]] = deque()
         self._explained = 0
@@ -67,7 +67,7 @@ class OomKills:
 
     def look(self) -> int | None:
         """Note how many there are now; None where that is not to be read."""
-        count = _figure(self.directory, self._files.count, "oom_kill")
+        count = _figure(self.directory, self._files.kills, "oom_kill")
         if count is not None and (not self._seen or self._seen[-1][1] != count):
             self._seen.append((self._now(), count))
         while len(self._seen) > 1 and self._seen[1][0] < self._now() - _DIES_WITHIN_S:

@@ -1,0 +1,232 @@
+"""Three Postgres servers under a real Patroni, with a real etcd, by the file of docs/deploy/patroni."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import pytest
+import yaml
+from support.servers.cluster import free_port
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "patroni" / "patroni.yml"
+_PATIENCE_S = 300.0
+# As soon as Patroni lets it be: what a test waits for after the loss of a whole machine.
+_QUICKER = {"ttl": 20, "loop_wait": 2, "retry_timeout": 5, "primary_start_timeout": 0}
+
+
+class Member:
+    """One of the servers: its Patroni, which runs its Postgres."""
+
+    def __init__(self, home: Path, number: int) -> None:
+        self.name, self.home = f"pg{number}", home / f"pg{number}"
+        self.port, self.api = free_port(), free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write(self, etcd: int, postgres: Path) -> None:
+        """The file of the docs, with the addresses and places of a test."""
+        config = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+        config["name"] = self.name
+        config["restapi"] = dict.fromkeys(("listen", "connect_address"), f"127.0.0.1:{self.api}")
+        config["etcd3"] = {"hosts": f"127.0.0.1:{etcd}"}
+        config["bootstrap"]["dcs"] |= _QUICKER
+        config["postgresql"] |= {
+            **dict.fromkeys(("listen", "connect_address"), f"127.0.0.1:{self.port}"),
+            "data_dir": str(self.home / "data"),
+            "bin_dir": str(postgres),
+            "pgpass": str(self.home / "pgpass"),
+            "pg_hba": ["local all all trust", "host all all 127.0.0.1/32 trust", _REPLICATION],
+            "parameters": {"unix_socket_directories": str(self.home), "fsync": "off", "max_connections": 100},
+        }
+        self.home.mkdir()
+        (self.home / "patroni.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    def start(self, account: pwd.struct_passwd) -> None:
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                ["/usr/bin/patroni", str(self.home / "patroni.yml")],
+                user=account.pw_uid,
+                group=account.pw_gid,
+                extra_groups=[],
+                cwd=self.home,
+                stdout=log,
+                stderr=log,
+                env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "LANG": "C.UTF-8"},
+            )
+
+    def state(self) -> dict[str, Any]:
+        """What it says of itself; nothing where it does not answer."""
+        with (
+            suppress(OSError, ValueError),
+            urllib.request.urlopen(f"http://127.0.0.1:{self.api}/patroni") as said,
+        ):
+            return dict(json.load(said))
+        return {}
+
+    def answers(self, role: str) -> bool:
+        """Whether it says of itself that it has this role."""
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.api}/{role}", timeout=10).close()
+        except OSError:
+            return False
+        return True
+
+    def is_primary(self) -> bool:
+        said = self.state()
+        return (said.get("role"), said.get("state")) in (("master", "running"), ("primary", "running"))
+
+    def receivers(self) -> list[psutil.Process]:
+        """What writes down here what the primary sends."""
+        below = [each for postmaster in self._postmaster() for each in _below(postmaster)]
+        return [each for each in below if "walreceiver" in " ".join(each.cmdline())]
+
+    def _postmaster(self) -> list[psutil.Process]:
+        """Its Postgres, which is no child of its Patroni; none where that does not run."""
+        with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
+            return [psutil.Process(int((self.home / "data" / "postmaster.pid").read_text().split()[0]))]
+        return []
+
+    def kill(self) -> None:
+        """SIGKILL to Patroni and to all of its Postgres at once, as by the loss of its machine."""
+        lives = self.process is not None and self.process.poll() is None
+        found = [psutil.Process(self.process.pid)] if self.process and lives else []
+        found += self._postmaster()
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        for process in [*found, *(below for each in found for below in _below(each))]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if self.process:
+            self.process.wait(60)
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return []
+
+
+_REPLICATION = "host replication all 127.0.0.1/32 trust"
+
+
+class PatroniCluster:
+    """Three of them, ready once one is the primary and another its synchronous standby."""
+
+    def __init__(self) -> None:
+        for program in ("/usr/bin/patroni", "/usr/bin/etcd"):
+            if not os.path.exists(program):
+                pytest.skip(f"there is no {program}: `apt-get install patroni etcd-server`")
+        if os.geteuid() != 0:
+            pytest.skip("the servers run as another account, which takes root")
+        try:
+            self._account = pwd.getpwnam("postgres")
+            postgres = max(Path("/usr/lib/postgresql").glob("*/bin"))
+        except (KeyError, ValueError):
+            pytest.skip("there is no Postgres of Debian's here")
+        self.home = Path(tempfile.mkdtemp(prefix="qwf-patroni-", dir="/tmp"))
+        self.home.chmod(0o755)
+        self._etcd_port, peers = free_port(), free_port()
+        self.members = [Member(self.home, number) for number in (1, 2, 3)]
+        with (self.home / "etcd.log").open("wb") as log:
+            self._etcd = subprocess.Popen(
+                [
+                    *("etcd", "--data-dir", str(self.home / "etcd"), "--name", "one"),
+                    *("--listen-client-urls", f"http://127.0.0.1:{self._etcd_port}"),
+                    *("--advertise-client-urls", f"http://127.0.0.1:{self._etcd_port}"),
+                    *("--listen-peer-urls", f"http://127.0.0.1:{peers}"),
+                    *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peers}"),
+                    *("--initial-cluster", f"one=http://127.0.0.1:{peers}"),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        for member in self.members:
+            member.write(self._etcd_port, postgres)
+            for place in (member.home, member.home / "patroni.yml"):
+                shutil.chown(place, self._account.pw_uid, self._account.pw_gid)
+
+    @property
+    def dsn(self) -> str:
+        """Of all three, as the docs have it."""
+        ports = ",".join(str(member.port) for member in self.members)
+        hosts = ",".join(["127.0.0.1"] * len(self.members))
+        return f"host={hosts} port={ports} user=postgres dbname=postgres connect_timeout=5"
+
+    def start(self) -> None:
+        self.members[0].start(self._account)
+        self._until(self.members[0].is_primary, "the first became no primary")
+        for member in self.members[1:]:
+            member.start(self._account)
+        self.until_synchronous()
+
+    def primary(self) -> Member:
+        """The one that takes writes, as soon as there is one."""
+        self._until(lambda: any(member.is_primary() for member in self.members), "there is no primary")
+        return next(member for member in self.members if member.is_primary())
+
+    def until_synchronous(self) -> None:
+        self._until(self._is_synchronous, "no standby became synchronous")
+
+    def switch_over(self) -> None:
+        """Have another take over, in order; it ends once that has been done."""
+        before = self.primary()
+        leader = json.dumps({"leader": before.name}).encode()
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{before.api}/switchover", data=leader, method="POST"
+        )
+
+        def is_done() -> bool:
+            # Refused as long as no standby is written down as the one that may take over.
+            with suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(asked, timeout=_PATIENCE_S).close()
+                return True
+            return False
+
+        self._until(is_done, "nobody may take over")
+
+    def come_back(self, member: Member) -> None:
+        member.start(self._account)
+        self.until_synchronous()
+
+    def _is_synchronous(self) -> bool:
+        """Whether one of them may take over, as Patroni has written down a moment after it is so."""
+        return any(member.answers("synchronous") for member in self.members)
+
+    def _until(self, look: Any, otherwise: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not look():
+            assert time.monotonic() < deadline, f"{otherwise}: {self._logs()}"
+            time.sleep(0.2)
+
+    def _logs(self) -> str:
+        return "\n".join(file.read_text(errors="replace")[-1500:] for file in self.home.glob("*/log"))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.kill()
+        self._etcd.kill()
+        self._etcd.wait(60)
+        shutil.rmtree(self.home, ignore_errors=True)
