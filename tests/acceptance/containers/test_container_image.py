@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.processes.container_images import DEBIAN, DISTROLESS, Builder, Image, first_process
+from support.containers.container_images import DEBIAN, DISTROLESS, Builder, Image, first_process
 from support.processes.workers import patiently
 from support.servers.cluster import Cluster, free_port
 from support.suite.missing import missing

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes.memory_cgroups import limited_to
+from support.containers.memory_cgroups import limited_to
 from support.processes.quick_supervisor import real_workers
 from support.processes.workers import patiently
 from support.rows.schemas import qwf

@@ -1,4 +1,4 @@
-"""Whether it was the kernel, out of memory, that killed a process: SIGKILL does not say who sent it.
+"""Whether it was the kernel, out of memory, that killed a process: SIGKILL does not say what sent it.
 
 A memory cgroup counts the processes in it that the kernel chose for that. It does not say which these were,
 so a kill is believed of a process that died by SIGKILL if the count of its cgroup has gone up since shortly

@@ -85,7 +85,7 @@ Spec = WorkerSpec | RoleSpec
 class Life:
     """One incarnation; `fd` is None once it has ended, `worker_id` if it is no worker.
 
-    `oom_kills` counts whom the kernel kills around it for want of memory, where a cgroup tells.
+    `oom_kills` counts the processes that the kernel kills around it for want of memory, where a cgroup tells.
     """
 
     worker_id: str | None
