@@ -19,9 +19,9 @@ from typing import Any
 
 import psutil
 import pytest
+from support.containers.memory_cgroups import limited_to
 from support.processes.commands_kept import DAEMON, bearing, command, python, shell
 from support.processes.embedded_users import SITE_PACKAGES, ordinary_user, passable_directory
-from support.containers.memory_cgroups import limited_to
 from support.processes.programs import SOURCE, UNSHARE, Running, linux_only, pid_namespace, program, run
 from support.processes.workers import until
 
