@@ -3,8 +3,8 @@
     pip install 'queue-workflows[web]' a2wsgi flask
     SECRET_KEY=… QWF_DB_URL=… flask --app flask_app run
 
-A WSGI server has a thread for each request, which a stream would keep: the page is loaded again instead. It is
-made by the first request for it, so importing this module starts no thread.
+A WSGI server has a thread for each request, which a stream would keep: the page is loaded again instead. The
+first request for it makes it, so importing this module starts no thread.
 """
 
 from __future__ import annotations
