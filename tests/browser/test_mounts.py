@@ -95,7 +95,7 @@ def test_an_operator_finds_a_job_and_cancels_it(
     asked: list[tuple[str, int]] = []
     tab.on("response", lambda response: asked.append((response.url, response.status)))
     tab.reload()
-    assert tab.evaluate("() => getComputedStyle(document.querySelector('.top')).display") == "flex"
+    assert tab.evaluate("() => getComputedStyle(document.querySelector('.top')).display") == "grid"
     links = tab.evaluate(
         "() => [...document.querySelectorAll('a[href^=\"/\"]')].map((a) => a.getAttribute('href'))"
     )
