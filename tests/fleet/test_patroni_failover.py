@@ -20,7 +20,7 @@ from queue_workflows.testing import configured_database
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 KEYS = "SELECT dedupe_key, status FROM ingest_jobs"
 # A backend whose commit is on disk here, and has yet to be on a standby's.
-WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 # The promise is ten seconds once another is promoted; a machine with twenty others to serve has as many more.
 WORKS_WITHIN_S = 60.0
 

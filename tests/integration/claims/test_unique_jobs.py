@@ -351,7 +351,6 @@ def test_sql_changes_and_follows_as_the_verb_does(conn: Conn, jobs: IngestJobRep
         ({"states": ["sleeping"]}, "makes no sense"),
         ({"replace": ["queue"]}, "makes no sense"),
         ({"period": 0}, "makes no sense"),
-        ({"key": ""}, "makes no sense"),
         ({"for": 60}, "makes no sense"),
         (True, "unique is a object"),
     ],

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GREETING = {"name": "greeting", "nodes": [{"id": "greet", "module": "greet"}]}
 SYNCHRONOUS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
 # What a backend waits for whose commit is on disk here, and has yet to be where it asked.
-WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 JOBS = "SELECT count(*) FROM ingest_jobs"
 
 
