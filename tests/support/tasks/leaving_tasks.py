@@ -18,6 +18,9 @@ from queue_workflows import ingest_task
 # Nobody's child by the time it has said its pid, and in a session of its own.
 _DAEMON = "({prefix} setsid sh -c 'echo $$ > {file}.new; mv {file}.new {file}; exec sleep 1000' &)"
 
+# It comes when the worker wakes up, which QWF_POLL_S has it do several times a second.
+_IS_LOST_AFTER_S = 5.0
+
 
 def _daemon(file: Path, prefix: str = "") -> int:
     subprocess.run(["sh", "-c", _DAEMON.format(file=file, prefix=prefix)], check=True)
@@ -27,11 +30,24 @@ def _daemon(file: Path, prefix: str = "") -> int:
 
 
 def _exit_in(thread: int, meets: Sequence[str]) -> None:
-    """As what limits a call's time and does not see its end: once it waits, and at each of these calls."""
-    for call in ("listener._sleep", *meets):
+    """As what limits a call's time and does not see its end: once it waits, and at each of these calls.
+
+    One that meets a finalizer is lost by Python itself, so what waits on gets another.
+    """
+    for call, following in zip(("listener._sleep", *meets), (*meets, None), strict=True):
         while call not in _calls(thread):
             time.sleep(0.0002)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
+        _raise_in(thread)
+        sent = time.monotonic()
+        while following is not None and following not in (calls := _calls(thread)):
+            if call in calls and time.monotonic() - sent > _IS_LOST_AFTER_S:
+                _raise_in(thread)
+                sent = time.monotonic()
+            time.sleep(0.0002)
+
+
+def _raise_in(thread: int) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
 
 
 def _calls(thread: int) -> set[str]:
