@@ -32,8 +32,8 @@ def _daemon(file: Path, prefix: str = "") -> int:
 def _exit_in(thread: int, meets: Sequence[str]) -> None:
     """As what limits a call's time and does not see its end: once it waits, and at each of these calls.
 
-    Until its first step a thread that the worker starts bears the number of its starter, and may get it instead:
-    so what waits on gets another.
+    Until its first step a thread that the worker starts bears the number of its starter, and may get it
+    instead: so what waits on gets another.
     """
     for call, following in zip(("listener._sleep", *meets), (*meets, None), strict=True):
         while call not in _calls(thread):
