@@ -29,6 +29,7 @@ from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.parked import ParkedJobRepository
 from queue_workflows.roles.connection import RoleConnection
+from queue_workflows.roles.look_pace import LookPace
 from queue_workflows.roles.loop import Halt
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.settings import Settings
@@ -38,7 +39,6 @@ _log = logging.getLogger(__name__)
 CHANNEL: Final = "dispatch_ready"
 # What an idle orchestrator advertises, and what the wake carries.
 WAKE: Final = "qwf:dispatch"
-_FIRST_LOOK_S: Final = 0.005
 _LONGEST_BATCH_S: Final = 600.0
 # What is silence in others, so many times: an answer that takes as long was swallowed on its way.
 STALE_TIMES: Final = 4
@@ -87,10 +87,11 @@ class Orchestrator:
         self._is_at_a_run = False
         self._busy_turns = 0
         self._woken = Woken.NOT
+        self._look_pace = LookPace(self._main_at)
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Advance runs until told to stop; with `once` until there is nothing left to do now."""
-        pause, is_last = _FIRST_LOOK_S, False
+        is_last = False
         while not self._halt.urgency:
             self._main_at = time.monotonic()
             try:
@@ -101,17 +102,19 @@ class Orchestrator:
                 self._dispatcher = None
                 self._reach.lost(exc)
                 continue
+            if busy:
+                self._look_pace.found(self._main_at)
             if busy and not once and self._may_rest():
-                pause = self._idle(_FIRST_LOOK_S)
+                self._idle()
             elif busy:
-                pause, is_last = _FIRST_LOOK_S, False
+                is_last = False
             elif once and is_last:
                 return ExitCode.DONE
             elif once:
                 # What this pass itself has parked may be due by now.
                 self._upkeep_at, is_last = 0.0, True
             else:
-                pause = self._idle(pause)
+                self._idle()
         return self._halt.exit_code
 
     def cut_if_stuck(self) -> None:
@@ -179,25 +182,26 @@ class Orchestrator:
         self._upkeep_at = now + delay
         return expired.ended
 
-    def _idle(self, pause: float) -> float:
-        """Wait where a writer's NOTIFY finds us; how long to wait next time if nothing comes."""
+    def _idle(self) -> None:
+        """Wait where a writer's NOTIFY finds us, or for the next look."""
         if not self._listener.is_wanted(WAKE):
             self._listener.advertise(WAKE)
-            return pause
+            return
         timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
         # A wake may have been for more runs than the one that it led to.
         looks_at = math.inf if self._dispatcher is None else self._dispatcher.looks_at
         timeout = max(0.0, min(timeout, min(self._upkeep_at, looks_at) - time.monotonic()))
         if is_unsettled := self._listener.must_look_again():
             # A transaction that wrote before we advertised may commit without a wake.
-            timeout = min(timeout, pause)
+            now, hears = time.monotonic(), self._listener.state == "listening"
+            timeout = min(timeout, self._look_pace.pause(now, hears=hears))
         woken = self._listener.wait(0)
         if woken is None:
             self._busy_turns = 0
             woken = self._listener.wait(timeout)
         if woken is not None:
             self._woken = Woken.ONCE if woken.number == 1 and not is_unsettled else Woken.SOMEHOW
-        return _FIRST_LOOK_S if woken is not None else pause * 2
+            self._look_pace.found(time.monotonic())
 
     def close(self) -> None:
         """Let go of the connection."""

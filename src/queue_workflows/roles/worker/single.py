@@ -27,7 +27,7 @@ from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
-from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
+from queue_workflows.roles.worker.common.worker_base import WorkerBase
 from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectsTurn
 from queue_workflows.states import WorkerState
 
@@ -113,7 +113,7 @@ class Worker(WorkerBase):
         is_known = self._would_be_woken()
         if self._advertise():
             is_known = False
-        pause = FIRST_LOOK_S
+        self._look_pace.found(time.monotonic())
         while self._lifecycle.may_claim():
             is_offered = self._lifecycle.fetch_again(time.monotonic())
             # A short claim with marks proves nothing: the next one looks at everything.
@@ -125,17 +125,16 @@ class Worker(WorkerBase):
             if not self._marks.empty or self._fetches_more(time.monotonic()):
                 continue
             timeout = self._poll_s()
-            if self._listener.must_look_again():
-                # A transaction that inserted before we advertised may commit without a wake.
-                timeout, pause = min(timeout, pause), pause * 2
             now = time.monotonic()
+            if (again := self._look_again_in(now)) is not None:
+                timeout = min(timeout, again)
             if now >= self._job_log.due:
                 self._job_log.say_counted()
             timeout = min(timeout, self._lifecycle.tidy(), self._job_log.due_in(now))
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
             elif wake.reason != "interrupted":
-                pause = FIRST_LOOK_S
+                self._look_pace.found(time.monotonic())
         return None
 
     # Working.

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
 
+from queue_workflows import clock as time
 from queue_workflows.engine.execution.context import JobContext, MakesDurable
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.roles.look_pace import LookPace
 from queue_workflows.roles.worker.common.leftover_processes import Leftovers
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.unknown_tasks import UnknownTasks
-
-# How soon an idle worker looks again while a transaction from before its wait may still commit.
-FIRST_LOOK_S: Final = 0.005
 
 
 class WorkerBase:
@@ -47,6 +45,7 @@ class WorkerBase:
         self._make_durable = make_durable
         self._after_job = after_job
         self._leftovers = leftovers
+        self._look_pace = LookPace(time.monotonic())
 
     def _held_job(self, job: ClaimedJob, reading: float, started: float = math.inf) -> HeldJob:
         """A job that was claimed after this reading of the clock, as it is guarded."""
@@ -76,6 +75,13 @@ class WorkerBase:
     def _poll_s(self) -> float:
         """How long to wait for a wake: workers that began together do not look together."""
         return self._parts.settings.poll_s * (0.75 + self._parts.rng.random() / 2)
+
+    def _look_again_in(self, now: float) -> float | None:
+        """When to look for what may come, or have come, without a wake; None where a wake is certain."""
+        if not self._listener.must_look_again():
+            return None
+        hears = self._listener.state == "listening"
+        return self._look_pace.pause(now, hears=hears, others=self._guardian.others)
 
     def _advertise(self) -> bool:
         """Have writers wake this worker; whether that is new, so that it has to look once more."""

@@ -43,7 +43,7 @@ from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
-from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
+from queue_workflows.roles.worker.common.worker_base import WorkerBase
 from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
 from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
 from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
@@ -97,7 +97,6 @@ class ConcurrentWorker(WorkerBase):
         # What the last claims have shown: nothing to claim beside other jobs, nothing to claim alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
-        self._pause = FIRST_LOOK_S
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -187,6 +186,7 @@ class ConcurrentWorker(WorkerBase):
         if ended:
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
             self._exchange.unwritten += ended
+            self._look_pace.found(now)
         give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None and now >= give_back_at:
             self._take_back()
@@ -290,9 +290,8 @@ class ConcurrentWorker(WorkerBase):
         if not self._holdings.count():
             self._guardian.doing(WorkerState.IDLE)
         self._advertise()
-        if self._listener.must_look_again():
-            # A transaction that inserted before we advertised may commit without a wake.
-            self._look_at, self._pause = min(self._look_at, now + self._pause), self._pause * 2
+        if (again := self._look_again_in(now)) is not None:
+            self._look_at = min(self._look_at, now + again)
         return self._look_at - now
 
     def _await(self, timeout: float) -> None:
@@ -303,7 +302,7 @@ class ConcurrentWorker(WorkerBase):
             self._guardian.cut_if_stuck()
             self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
         elif wake.reason != "interrupted":
-            self._pause = FIRST_LOOK_S
+            self._look_pace.found(time.monotonic())
             self._is_empty = self._is_empty_alone = False
 
     # What a claim brought.
@@ -318,6 +317,8 @@ class ConcurrentWorker(WorkerBase):
     def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
         """The claimed jobs are guarded, and may begin."""
         self._learn(alone)
+        if claimed:
+            self._look_pace.found(time.monotonic())
         self._hand_over(claimed)
 
     def unsure(self) -> None:

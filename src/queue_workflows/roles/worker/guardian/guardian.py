@@ -232,6 +232,11 @@ class Guardian:
         """Ask every job to stop, and end those that have not by then."""
         self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
 
+    @property
+    def others(self) -> int:
+        """How many other workers were about when this one beat last."""
+        return self._telling.others
+
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
         if self._telling.doing(state, reason):
