@@ -18,6 +18,7 @@ def main() -> int:
     from bench.harness.reporting import report
     from bench.producing.producers import producers
     from bench.worker.memory import memory
+    from bench.worker.pooled import pooled
     from bench.worker.rates import flat, one_worker, snapshot
     from bench.worker.restart import restart
     from bench.worker.wakes import wakes
@@ -30,6 +31,7 @@ def main() -> int:
             "snapshot": snapshot,
             "producers": producers,
             "wakes": wakes,
+            "pooled": pooled,
             "memory": memory,
             "restart": restart,
         },

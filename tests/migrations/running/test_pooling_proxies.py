@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import psycopg
@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from support.rows.revisions import HEAD
 from support.rows.schemas import catalog, query, sa_engine
+from support.servers.pgbouncer import PgBouncer
 from support.servers.transaction_pooler import TransactionPooler
 
 from queue_workflows.db import bootstrap, downgrade, wait_for_schema
@@ -73,6 +74,23 @@ def test_a_dsn_through_the_proxy_is_refused_whatever_the_settings_say(empty: str
     with pytest.raises(ConfigurationError, match="transaction-pooling proxy"):
         bootstrap(pooled)
     assert catalog(empty) == {}
+
+
+@pytest.mark.parametrize("between", ["session", "transaction", "nothing"])
+def test_the_proxy_is_judged_and_not_the_setting(
+    empty: str, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With QWF_LISTEN=off an upgrade goes on wherever its lock holds, and is refused elsewhere."""
+    monkeypatch.setenv("QWF_LISTEN", "off")
+    with ExitStack() as stack:
+        dsn = empty if between == "nothing" else stack.enter_context(PgBouncer(empty, between)).dsn()
+        if between == "transaction":
+            with pytest.raises(ConfigurationError, match=r"transaction-pooling proxy.*QWF_DIRECT_DB_URL"):
+                bootstrap(dsn)
+            assert catalog(empty) == {}
+        else:
+            assert bootstrap(dsn)[-1].revision == HEAD
+            assert query(empty, LOCKS) == [(0,)]
 
 
 @pytest.mark.parametrize("driver", [psycopg, psycopg2], ids=["psycopg", "psycopg2"])

@@ -99,7 +99,9 @@ def connection_to(
             yield connection
     else:
         with Database.open(target, role=role, creates=for_lock) as database:
-            creator = database.connect_session if for_lock else partial(database.connect, direct=True)
+            # QWF_LISTEN=off is about wakes: whether the lock holds is seen at the connection.
+            session = partial(database.connect_session, though_forgone=True)
+            creator = session if for_lock else partial(database.connect, direct=True)
             engine = sa.create_engine("postgresql+psycopg://", creator=creator, poolclass=NullPool)
             try:
                 with engine.connect() as connection:

@@ -1,4 +1,5 @@
-"""What no retry can mend, in words of ours: a transaction that has failed, a schema that is not there.
+"""What no retry can mend, in words of ours: a failed transaction, a schema that is not there, a proxy that
+keeps no sessions below a connection that counts on them.
 
 Every other error is the driver's own, and passes as it is.
 """
@@ -8,13 +9,22 @@ from __future__ import annotations
 from typing import Final
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
-from queue_workflows.errors import FailedTransaction, QwfError, SchemaError
+from queue_workflows.errors import FailedTransaction, QwfError, SchemaError, SessionsNotKept
 from queue_workflows.repositories.sql.drivers.recognize import database_of
 from queue_workflows.repositories.sql.drivers.refusals import kind_name
 
 _FAILED: Final = "25P02"
 # A table, a column, a function or a whole schema that is not there.
 _MISSING: Final = frozenset({"42P01", "42703", "42883", "3F000"})
+# The server does not know what was prepared, or knows it already; and where it knows another statement by
+# that name, what it is given does not fit.
+_ANOTHER_SESSION: Final = frozenset({"26000", "42P05"})
+_DOES_NOT_FIT: Final = "08P01"
+_PREPARE_NOTHING: Final = (
+    "have this connection prepare nothing: psycopg.connect(…, prepare_threshold=None), for an engine"
+    " create_engine(…, connect_args={'prepare_threshold': None})"
+)
+_PREPARE_NOTHING_ASYNCPG: Final = "have it prepare nothing: asyncpg.connect(…, statement_cache_size=0)"
 _UPGRADE: Final = "run `qwf db upgrade` on it, then `qwf db check`, which names what is missing"
 
 
@@ -28,12 +38,30 @@ def explained(error: Exception, handle: object) -> QwfError | None:
     state = _sqlstate(error)
     if state == _FAILED:
         return FailedTransaction(kind_name(handle))
+    if _is_of_another_session(state, error):
+        return _sessions_not_kept(error)
     if state not in _MISSING:
         return None
     database = database_of(handle)
     place = "this database" if database is None else f"the database {database!r}"
-    first_line = str(_drivers_own(error)).splitlines()[0]
-    return SchemaError(f"{place} has not what this needs: {first_line}", advice=_UPGRADE)
+    return SchemaError(f"{place} has not what this needs: {_first_line(error)}", advice=_UPGRADE)
+
+
+def _is_of_another_session(state: str | None, error: Exception) -> bool:
+    return state in _ANOTHER_SESSION or (state == _DOES_NOT_FIT and "prepared statement" in str(error))
+
+
+def _sessions_not_kept(error: Exception) -> SessionsNotKept:
+    is_asyncpg = type(_drivers_own(error)).__module__.startswith("asyncpg")
+    return SessionsNotKept(
+        "a pooling proxy gave this connection another session than the one that its statements were prepared"
+        f" in: {_first_line(error)}",
+        advice=_PREPARE_NOTHING_ASYNCPG if is_asyncpg else _PREPARE_NOTHING,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(_drivers_own(error)).splitlines()[0]
 
 
 def _sqlstate(error: Exception) -> str | None:
