@@ -1,7 +1,7 @@
 """How soon an idle loop looks again for what nobody may announce to it.
 
 Past a proxy that keeps no sessions no writer can wake a loop. What comes soon after something else is then
-found by looks: each after a twentieth of the time since, for some seconds no more than 50 ms apart, and later
+found by looks: each after a thirtieth of the time since, for some seconds no more than 30 ms apart, and later
 at the poll. Workers share these looks, so that many of them ask the server no more often than a few do.
 """
 
@@ -13,9 +13,9 @@ from typing import Final
 FIRST_LOOK_S: Final = 0.005
 # Past a proxy: the least pause, and the longest while something has come within the last `_SPELL_S`.
 _LEAST_S: Final = 0.01
-_MOST_S: Final = 0.05
+_MOST_S: Final = 0.03
 _SPELL_S: Final = 5.0
-_SHARE: Final = 1 / 20
+_SHARE: Final = 1 / 30
 # What each worker beyond a few adds to the pause of all, which so look 200 times a second at most.
 _EACH_S: Final = 0.005
 

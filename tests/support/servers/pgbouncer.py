@@ -11,15 +11,28 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any, Self
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
 from support.servers.cluster import Cluster, free_port
 from support.suite.missing import missing
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 NOBODY = 65_534
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "pgbouncer"
+# Where a test's proxy listens and whom it lets in is not what an example is about.
+_OF_A_PLACE = ("listen_addr", "listen_port", "auth_type", "auth_file", "admin_users")
+
+
+def example(pooling: str) -> dict[str, str]:
+    """What the docs set for this kind of pooling, but for places and passwords."""
+    config = ConfigParser(comment_prefixes=(";",), interpolation=None)
+    config.read_string((EXAMPLES / f"{pooling}.ini").read_text(encoding="utf-8"))
+    return {name: word for name, word in config["pgbouncer"].items() if name not in _OF_A_PLACE}
 
 
 def tracks_nothing() -> dict[str, str]:
@@ -109,6 +122,15 @@ class PgBouncer:
             self._process.wait(150)
         self._process = None
 
+    def console(self, command: str) -> list[dict[str, Any]]:
+        """What its console answers; whoever PAUSE is for waits until it holds."""
+        with (
+            psycopg.connect(self.dsn(dbname="pgbouncer"), autocommit=True, row_factory=dict_row) as console,
+            console.cursor() as cursor,
+        ):
+            cursor.execute(command.encode())
+            return cursor.fetchall() if cursor.description else []
+
     def restart(self, **settings: str) -> None:
         """Cut everybody off and come back."""
         self.stop()
@@ -146,6 +168,7 @@ class PgBouncer:
             "listen_port": str(self.port),
             "unix_socket_dir": "",
             "auth_type": "any",
+            "admin_users": self._server["user"],
             **self._settings,
         }
         databases = (
