@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 
 import psycopg
 import pytest
 from support.processes.workers import patiently, running_worker
+from support.servers.haproxy import HAProxy
 from support.servers.patroni import Member, PatroniCluster
+from support.stages.failover import Producer, acknowledged, all_are_done, producing
 
-from queue_workflows import db, enqueue_ingest_job
-from queue_workflows.db.connections.engine import Database
-from queue_workflows.errors import QwfError
+from queue_workflows import db
+from queue_workflows.db.doctor.examination import examine
+from queue_workflows.db.doctor.findings import Status
 from queue_workflows.testing import configured_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-KEYS = "SELECT dedupe_key, status FROM ingest_jobs"
+# Two minutes of failovers belong to each run of all tests; the rest is run by `scripts/fleet`.
+LONG = pytest.mark.skipif(
+    os.environ.get("QWF_TEST_FLEET") != "long", reason="QWF_TEST_FLEET=long is not set: see scripts/fleet"
+)
 # A backend whose commit is on disk here, and has yet to be on a standby's.
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 # The promise is ten seconds once another is promoted; a machine with twenty others to serve has as many more.
 WORKS_WITHIN_S = 60.0
+TASKS = {"QWF_APP": "support.tasks.ending_tasks"}
 
 
 @pytest.fixture
@@ -30,58 +36,6 @@ def patroni() -> Iterator[PatroniCluster]:
     with PatroniCluster() as cluster:
         db.bootstrap(cluster.dsn)
         yield cluster
-
-
-class Producer(threading.Thread):
-    """Enqueues jobs, each in a transaction of its own, and keeps the keys of those that were acknowledged."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self.acknowledged: list[str] = []
-        self.ends = threading.Event()
-        self.failed = 0
-
-    def run(self) -> None:
-        number = 0
-        while not self.ends.is_set():
-            number += 1
-            key = f"{self.name}-{number}"
-            try:
-                enqueue_ingest_job("good", queue="fetch", dedupe_key=key)
-            except (QwfError, psycopg.Error):
-                self.failed += 1
-                self.ends.wait(0.1)
-            else:
-                self.acknowledged.append(key)
-
-
-@contextmanager
-def producing(name: str, count: int = 3) -> Iterator[list[Producer]]:
-    producers = [Producer(f"{name}-{number}") for number in range(count)]
-    for producer in producers:
-        producer.start()
-    try:
-        yield producers
-    finally:
-        for producer in producers:
-            producer.ends.set()
-        for producer in producers:
-            producer.join(300)
-
-
-def acknowledged(producers: list[Producer]) -> int:
-    return sum(len(producer.acknowledged) for producer in producers)
-
-
-def statuses(dsn: str) -> dict[str, str]:
-    """Of each job, by its key; nothing while no server takes writes."""
-    with (
-        suppress(QwfError, psycopg.Error),
-        Database.open(dsn, role="test") as database,
-        closing(database.connect()) as connection,
-    ):
-        return dict(connection.execute(KEYS).fetchall())
-    return {}
 
 
 def lose_with_standbys_behind(patroni: PatroniCluster, primary: Member, producers: list[Producer]) -> None:
@@ -100,30 +54,100 @@ def lose_with_standbys_behind(patroni: PatroniCluster, primary: Member, producer
         receiver.resume()
 
 
-@pytest.mark.parametrize("loss", ["switchover", "loss of the primary's machine"])
-def test_no_acknowledged_job_is_lost(patroni: PatroniCluster, loss: str) -> None:
-    """Producers and a worker find the new primary by themselves; what was acknowledged is there, and is done.
+def standby_says(dsn: str) -> tuple[Status, str]:
+    """What `qwf doctor` has to say of a failover."""
+    (check,) = [one for one in examine(dsn).checks if one.name == "standby"]
+    return check.status, check.found
+
+
+@contextmanager
+def another_is_primary(patroni: PatroniCluster, before: Member) -> Iterator[None]:
+    """While this lasts another one is the primary, and work has to go on soon."""
+    patiently(lambda: any(member.is_primary() for member in patroni.members if member is not before))
+    promoted_at = time.monotonic()
+    yield
+    assert time.monotonic() - promoted_at < WORKS_WITHIN_S
+
+
+def test_a_switchover(patroni: PatroniCluster) -> None:
+    """Producers and a worker find the new primary by a DSN of all hosts; what was acknowledged is done."""
+    assert standby_says(patroni.dsn)[0] is Status.OK
+    with (
+        configured_database(patroni.dsn),
+        running_worker(patroni.dsn, "--concurrency", "4", **TASKS) as worker,
+    ):
+        with producing("switchover") as producers:
+            patiently(lambda: acknowledged(producers) > 100)
+            before = patroni.primary()
+            patroni.switch_over()
+            with another_is_primary(patroni, before):
+                had = acknowledged(producers)
+                patiently(lambda: acknowledged(producers) > had + 100)
+        all_are_done(patroni.dsn, producers)
+        worker.terminate()
+        assert worker.wait(300) == 0
+
+
+def test_the_loss_of_the_primarys_machine(patroni: PatroniCluster) -> None:
+    """They find it by the HAProxy of the docs as well.
 
     The machine is lost while its standbys are behind: in another mode they would lack what was acknowledged.
     """
-    env = {"QWF_APP": "support.tasks.ending_tasks"}
-    with configured_database(patroni.dsn), running_worker(patroni.dsn, "--concurrency", "4", **env) as worker:
-        with producing(loss.replace(" ", "-")) as producers:
+    with (
+        HAProxy(patroni.members) as proxy,
+        configured_database(proxy.dsn),
+        running_worker(proxy.dsn, "--concurrency", "4", **TASKS) as worker,
+    ):
+        with producing("loss") as producers:
             patiently(lambda: acknowledged(producers) > 100)
             before = patroni.primary()
-            if loss == "switchover":
-                patroni.switch_over()
-            else:
-                lose_with_standbys_behind(patroni, before, producers)
-            after = patroni.primary()
-            promoted_at, had = time.monotonic(), acknowledged(producers)
-            assert after is not before
-            patiently(lambda: acknowledged(producers) > had + 100)
-            assert time.monotonic() - promoted_at < WORKS_WITHIN_S
-        kept = {key for producer in producers for key in producer.acknowledged}
-        patiently(lambda: kept <= statuses(patroni.dsn).keys())
-        patiently(lambda: set(statuses(patroni.dsn).values()) == {"completed"})
+            lose_with_standbys_behind(patroni, before, producers)
+            with another_is_primary(patroni, before):
+                had = acknowledged(producers)
+                patiently(lambda: acknowledged(producers) > had + 100)
+        all_are_done(patroni.dsn, producers)
         worker.terminate()
         assert worker.wait(300) == 0
-    if loss != "switchover":
-        patroni.come_back(before)
+    patroni.come_back(before)
+
+
+@LONG
+@pytest.mark.parametrize("what", ["its machine", "its Patroni"])
+def test_a_leader_that_is_paused(patroni: PatroniCluster, what: str) -> None:
+    """It comes back as a standby, and what it still takes for its own was acknowledged to nobody.
+
+    Where only its Patroni is paused its Postgres goes on, and a DSN of all hosts would still find it; HAProxy
+    asks Patroni.
+    """
+    with HAProxy(patroni.members) as proxy, running_worker(proxy.dsn, "--concurrency", "4", **TASKS):
+        with producing("before", dsn=proxy.dsn) as producers:
+            patiently(lambda: acknowledged(producers) > 100)
+            before = patroni.primary()
+            before.suspend(only_patroni=what == "its Patroni")
+            try:
+                with another_is_primary(patroni, before), producing("after", dsn=proxy.dsn) as others:
+                    patiently(lambda: acknowledged(others) > 100)
+            finally:
+                before.resume()
+        all_are_done(proxy.dsn, producers + others)
+        patroni.until_standby(before)
+        all_are_done(proxy.dsn, producers + others)
+
+
+@LONG
+def test_a_primary_that_is_cut_off(patroni: PatroniCluster) -> None:
+    """From etcd and from its standbys, and not from its clients: it acknowledges nothing, and steps down."""
+    with running_worker(patroni.dsn, "--concurrency", "4", **TASKS):
+        with producing("cut", dsn=patroni.dsn) as producers:
+            patiently(lambda: acknowledged(producers) > 100)
+            before = patroni.primary()
+            before.cut_off()
+            try:
+                with another_is_primary(patroni, before):
+                    had = acknowledged(producers)
+                    patiently(lambda: acknowledged(producers) > had + 100)
+            finally:
+                before.heal()
+        all_are_done(patroni.dsn, producers)
+        patroni.until_standby(before)
+        all_are_done(patroni.dsn, producers)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-import pytest
 import yaml
 from support.servers.cluster import free_port
+from support.servers.tcp_proxy import TcpProxy
+from support.suite.missing import missing
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "patroni" / "patroni.yml"
 _PATIENCE_S = 300.0
@@ -32,17 +33,25 @@ class Member:
     def __init__(self, home: Path, number: int) -> None:
         self.name, self.home = f"pg{number}", home / f"pg{number}"
         self.port, self.api = free_port(), free_port()
+        # By these it reaches etcd, and the others reach it; clients do not need them.
+        self._links: list[TcpProxy] = []
+        self._suspended: list[psutil.Process] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, etcd: int, postgres: Path) -> None:
         """The file of the docs, with the addresses and places of a test."""
+        to_etcd, shown, shown_api = self._links = [TcpProxy(port) for port in (etcd, self.port, self.api)]
         config = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
         config["name"] = self.name
-        config["restapi"] = dict.fromkeys(("listen", "connect_address"), f"127.0.0.1:{self.api}")
-        config["etcd3"] = {"hosts": f"127.0.0.1:{etcd}"}
+        config["restapi"] = {
+            "listen": f"127.0.0.1:{self.api}",
+            "connect_address": f"127.0.0.1:{shown_api.port}",
+        }
+        config["etcd3"] = {"hosts": f"127.0.0.1:{to_etcd.port}"}
         config["bootstrap"]["dcs"] |= _QUICKER
         config["postgresql"] |= {
-            **dict.fromkeys(("listen", "connect_address"), f"127.0.0.1:{self.port}"),
+            "listen": f"127.0.0.1:{self.port}",
+            "connect_address": f"127.0.0.1:{shown.port}",
             "data_dir": str(self.home / "data"),
             "bin_dir": str(postgres),
             "pgpass": str(self.home / "pgpass"),
@@ -52,13 +61,14 @@ class Member:
         self.home.mkdir()
         (self.home / "patroni.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
-    def start(self, account: pwd.struct_passwd) -> None:
+    def start(self, account: pwd.struct_passwd | None) -> None:
+        as_account: dict[str, Any] = (
+            {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+        )
         with (self.home / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 ["/usr/bin/patroni", str(self.home / "patroni.yml")],
-                user=account.pw_uid,
-                group=account.pw_gid,
-                extra_groups=[],
+                **as_account,
                 cwd=self.home,
                 stdout=log,
                 stderr=log,
@@ -69,7 +79,7 @@ class Member:
         """What it says of itself; nothing where it does not answer."""
         with (
             suppress(OSError, ValueError),
-            urllib.request.urlopen(f"http://127.0.0.1:{self.api}/patroni") as said,
+            urllib.request.urlopen(f"http://127.0.0.1:{self.api}/patroni", timeout=3) as said,
         ):
             return dict(json.load(said))
         return {}
@@ -96,6 +106,41 @@ class Member:
         with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
             return [psutil.Process(int((self.home / "data" / "postmaster.pid").read_text().split()[0]))]
         return []
+
+    def cut_off(self) -> None:
+        """From now on a black hole lies between it and etcd, and between it and the others."""
+        for link in self._links:
+            link.pause()
+
+    def heal(self) -> None:
+        for link in self._links:
+            link.resume()
+
+    def suspend(self, *, only_patroni: bool) -> None:
+        """Stop it where it is, as a hypervisor does; its Postgres too, unless it is only for its Patroni."""
+        assert self.process is not None
+        found = [psutil.Process(self.process.pid)]
+        if not only_patroni:
+            postgres = self._postmaster()
+            found += [*postgres, *(below for each in postgres for below in _below(each))]
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        self._suspended = found
+
+    def resume(self) -> None:
+        """Have it go on, all at once but Patroni last, which is the worst for it."""
+        for process in reversed(self._suspended):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        self._suspended = []
+
+    def close(self) -> None:
+        """End all that is left of it."""
+        self.resume()
+        self.kill()
+        for link in self._links:
+            link.close()
 
     def kill(self) -> None:
         """SIGKILL to Patroni and to all of its Postgres at once, as by the loss of its machine."""
@@ -127,14 +172,13 @@ class PatroniCluster:
     def __init__(self) -> None:
         for program in ("/usr/bin/patroni", "/usr/bin/etcd"):
             if not os.path.exists(program):
-                pytest.skip(f"there is no {program}: `apt-get install patroni etcd-server`")
-        if os.geteuid() != 0:
-            pytest.skip("the servers run as another account, which takes root")
+                missing(f"there is no {program}: `apt-get install patroni etcd-server`")
         try:
-            self._account = pwd.getpwnam("postgres")
+            # Postgres refuses to be root's.
+            self._account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
             postgres = max(Path("/usr/lib/postgresql").glob("*/bin"))
         except (KeyError, ValueError):
-            pytest.skip("there is no Postgres of Debian's here")
+            missing("there is no Postgres of Debian's here: `apt-get install postgresql`")
         self.home = Path(tempfile.mkdtemp(prefix="qwf-patroni-", dir="/tmp"))
         self.home.chmod(0o755)
         self._etcd_port, peers = free_port(), free_port()
@@ -154,7 +198,7 @@ class PatroniCluster:
             )
         for member in self.members:
             member.write(self._etcd_port, postgres)
-            for place in (member.home, member.home / "patroni.yml"):
+            for place in (member.home, member.home / "patroni.yml") if self._account else ():
                 shutil.chown(place, self._account.pw_uid, self._account.pw_gid)
 
     @property
@@ -175,6 +219,10 @@ class PatroniCluster:
         """The one that takes writes, as soon as there is one."""
         self._until(lambda: any(member.is_primary() for member in self.members), "there is no primary")
         return next(member for member in self.members if member.is_primary())
+
+    def until_standby(self, member: Member) -> None:
+        """Wait until this one follows another."""
+        self._until(lambda: member.answers("replica"), f"{member.name} became no standby")
 
     def until_synchronous(self) -> None:
         self._until(self._is_synchronous, "no standby became synchronous")
@@ -226,7 +274,7 @@ class PatroniCluster:
 
     def close(self) -> None:
         for member in self.members:
-            member.kill()
+            member.close()
         self._etcd.kill()
         self._etcd.wait(60)
         shutil.rmtree(self.home, ignore_errors=True)

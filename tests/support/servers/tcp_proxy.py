@@ -72,7 +72,11 @@ class TcpProxy:
         if self._ended:
             client.close()
             return
-        upstream = socket.create_connection(self._target)
+        try:
+            upstream = socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return
         with self._lock:
             for one, other in ((client, upstream), (upstream, client)):
                 # What comes in several pieces goes on in several, and none may wait for the one before.
