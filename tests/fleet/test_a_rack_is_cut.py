@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.fleet.namespaces import Rack
 from support.processes.supervised import supervisor_of
 from support.processes.workers import patiently, running_worker
 from support.rows.jobs import Jobs
 from support.servers.cluster import Cluster
-from support.servers.namespaces import Rack
 from support.stages.ledger import Ledger
 
 from queue_workflows.cli.main import run
@@ -63,14 +63,8 @@ class Offers(threading.Thread):
 
 
 @pytest.fixture
-def rack() -> Iterator[Rack]:
-    with Rack() as rack:
-        yield rack
-
-
-@pytest.fixture
-def server(rack: Rack) -> Iterator[Cluster]:
-    """A Postgres that the rack can reach."""
+def server() -> Iterator[Cluster]:
+    """A Postgres that a rack can reach."""
     with Cluster.primary({"listen_addresses": "*"}) as server:
         with (server.data / "pg_hba.conf").open("a") as file:
             file.write("host all all 10.213.0.0/16 scram-sha-256\n")
@@ -78,6 +72,12 @@ def server(rack: Rack) -> Iterator[Cluster]:
             admin.execute("SELECT pg_reload_conf()")
         bootstrap(server.dsn())
         yield server
+
+
+@pytest.fixture
+def rack(server: Cluster) -> Iterator[Rack]:
+    with Rack(server.port) as rack:
+        yield rack
 
 
 def throughput(eyes: psycopg.Connection, since: object, until: object) -> float:
@@ -108,7 +108,7 @@ def test_it_is_cut_and_heals(
         supervisors = [
             stack.enter_context(
                 supervisor_of(
-                    server.dsn(host=rack.address),
+                    server.dsn(host=rack.address, port=str(rack.port)),
                     *(*workers, "--no-spare", "--no-janitor"),
                     prefix=rack.prefix,
                     env=CALM | {"QWF_HOST_LABEL": f"rack{number}"},

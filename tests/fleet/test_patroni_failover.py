@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from support.fleet.failover import Producer, acknowledged, all_are_done, producing
+from support.fleet.haproxy import HAProxy
+from support.fleet.patroni import Member, PatroniCluster
 from support.processes.workers import patiently, running_worker
-from support.servers.haproxy import HAProxy
-from support.servers.patroni import Member, PatroniCluster
-from support.stages.failover import Producer, acknowledged, all_are_done, producing
 
 from queue_workflows import db
 from queue_workflows.db.doctor.examination import examine

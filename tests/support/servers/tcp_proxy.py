@@ -72,11 +72,7 @@ class TcpProxy:
         if self._ended:
             client.close()
             return
-        try:
-            upstream = socket.create_connection(self._target)
-        except OSError:
-            client.close()
-            return
+        upstream = socket.create_connection(self._target)
         with self._lock:
             for one, other in ((client, upstream), (upstream, client)):
                 # What comes in several pieces goes on in several, and none may wait for the one before.

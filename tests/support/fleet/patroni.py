@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import psutil
 import yaml
+from support.fleet.link import Link
 from support.servers.cluster import free_port
-from support.servers.tcp_proxy import TcpProxy
 from support.suite.missing import missing
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "patroni" / "patroni.yml"
@@ -34,13 +34,13 @@ class Member:
         self.name, self.home = f"pg{number}", home / f"pg{number}"
         self.port, self.api = free_port(), free_port()
         # By these it reaches etcd, and the others reach it; clients do not need them.
-        self._links: list[TcpProxy] = []
+        self._links: list[Link] = []
         self._suspended: list[psutil.Process] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, etcd: int, postgres: Path) -> None:
         """The file of the docs, with the addresses and places of a test."""
-        to_etcd, shown, shown_api = self._links = [TcpProxy(port) for port in (etcd, self.port, self.api)]
+        to_etcd, shown, shown_api = self._links = [Link(port) for port in (etcd, self.port, self.api)]
         config = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
         config["name"] = self.name
         config["restapi"] = {

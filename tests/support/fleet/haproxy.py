@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from support.fleet.patroni import EXAMPLE, Member
 from support.processes.workers import until
 from support.servers.cluster import free_port
-from support.servers.patroni import EXAMPLE, Member
 from support.suite.missing import missing
 
 PROGRAM = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
