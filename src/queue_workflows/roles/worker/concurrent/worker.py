@@ -42,6 +42,7 @@ from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
+from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
 from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
@@ -98,6 +99,8 @@ class ConcurrentWorker(WorkerBase):
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
         self._pause = FIRST_LOOK_S
+        # Of tasks it is known before a job is handed over.
+        self._meets_unknown_modules = parts.family is NODE and parts.hooks is None
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -148,8 +151,11 @@ class ConcurrentWorker(WorkerBase):
         """What there is to ask beside ends and claims."""
         if self._lifecycle.fetch_again(now):
             self.unsure()
-        if self._unknown.is_due:
-            self._unknown.put_aside(self._worker_connection)
+        if self._unknown.is_due(now):
+            if self._exchange.unwritten:
+                # Among them are the holds that it is about.
+                self._exchange.write()
+            self._unknown.settle(self._worker_connection, now)
         if self._is_empty:
             self._fetches_more(now)
 
@@ -175,7 +181,7 @@ class ConcurrentWorker(WorkerBase):
         """Whether the database is to be asked something else than to end and to claim."""
         suspect_isolation = self._suspect_isolation
         return (
-            self._unknown.is_due
+            self._unknown.is_due(now)
             or suspect_isolation.is_wanted
             or suspect_isolation.must_look(now)
             or self._lifecycle.must_ask(now)
@@ -187,6 +193,9 @@ class ConcurrentWorker(WorkerBase):
         if ended:
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
             self._exchange.unwritten += ended
+            if self._meets_unknown_modules:
+                for held in ended:
+                    self._is_unknown(held.ending)
         give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None and now >= give_back_at:
             self._take_back()
@@ -237,7 +246,9 @@ class ConcurrentWorker(WorkerBase):
 
     def _suspect_waits(self) -> bool:
         try:
-            return self._worker_connection.repository().has_suspect(self._queue)
+            return self._worker_connection.repository().has_suspect(
+                self._queue, but=self._guardian.terms.lacked
+            )
         except DATABASE_AWAY as exc:
             self._exchange.lost(exc)
             return False
@@ -361,7 +372,7 @@ class ConcurrentWorker(WorkerBase):
             return False
         held.ending, held.is_ending = self._job_runner.put_aside(job), True
         self._exchange.unwritten.append(held)
-        self._unknown.met(job.task_name, time.monotonic())
+        self._unknown.met(job.task_name)
         return True
 
     # In the threads of the jobs.
