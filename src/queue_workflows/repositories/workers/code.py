@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import texts
-from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 from queue_workflows.settings import check_queue_name
 
 # Of more contents of a queue those are forgotten that were seen longest ago, unless a worker has them.
@@ -50,7 +50,7 @@ DELETE FROM worker_code WHERE digest = ANY (ARRAY(SELECT digest FROM beyond))
 RETURNING digest
 """.replace("{kept}", str(KEPT))
 # A worker that may claim from the queue, by its last beat.
-_IS_ALIVE: Final = """worker.queue = %(queue)s::text AND worker.state NOT IN ('quarantined', 'stopping')
+_IS_ALIVE: Final = """worker.queue = {queue} AND worker.state NOT IN ('quarantined', 'stopping')
         AND worker.last_seen > statement_timestamp() - make_interval(secs => %(stale_s)s::float8)"""
 # A worker of an engine that publishes nothing may know everything. What is looked up by a function of the
 # host app's is known when it was asked for: until then nobody but that worker can tell.
@@ -68,14 +68,17 @@ WHERE EXISTS (
 )
 """.replace("{is_alive}", _IS_ALIVE)
     .replace("{may_know}", _MAY_KNOW)
+    .replace("{queue}", "%(queue)s::text")
     .replace("{name}", "met.name")
 )
-# alive: how many workers there are, and how many of them may know the name. last: the content with the name
-# that was seen last, by itself or by a worker that has it, or had until it went silent.
+# asked: the names, each on a queue. alive: how many workers that has, and how many of them may know the name.
+# last: the content with the name that was seen last, by itself or by a worker that has it, or had until it
+# went silent.
 WHICH_KNOW: Final = (
     """
-SELECT alive.workers, alive.knowing, last.app_version, last.until
-FROM (
+SELECT asked.queue, asked.name, alive.workers, alive.knowing, last.app_version, last.until
+FROM unnest(%(queues_known)s::text[], %(names_known)s::text[]) AS asked (queue, name)
+CROSS JOIN LATERAL (
     SELECT count(*) AS workers, count(*) FILTER (WHERE {may_know}) AS knowing
     FROM worker_heartbeats AS worker
     LEFT JOIN worker_code AS code ON code.digest = worker.versions ->> 'code'
@@ -87,13 +90,14 @@ LEFT JOIN LATERAL (
         WHERE worker.versions ->> 'code' = code.digest
     )) AS until
     FROM worker_code AS code
-    WHERE code.queue = %(queue)s::text AND code.names ? %(name)s::text
+    WHERE code.queue = asked.queue AND code.names ? asked.name
     ORDER BY until DESC
     LIMIT 1
 ) AS last ON true
 """.replace("{is_alive}", _IS_ALIVE)
     .replace("{may_know}", _MAY_KNOW)
-    .replace("{name}", "%(name)s::text")
+    .replace("{queue}", "asked.queue")
+    .replace("{name}", "asked.name")
 )
 OF: Final = """
 SELECT digest, queue, app_version, names::text, is_open, first_seen, last_seen FROM worker_code
@@ -122,6 +126,14 @@ class KnowingWorkers(NamedTuple):
     was_known: bool
     app_version: str | None
     until: datetime | None
+
+    @classmethod
+    def by_name(cls, rows: Rows) -> dict[tuple[str, str], KnowingWorkers]:
+        """The rows of `WHICH_KNOW`, by queue and name."""
+        return {
+            (queue, name): cls(int(workers), int(knowing), until is not None, app_version, until)
+            for queue, name, workers, knowing, app_version, until in rows
+        }
 
 
 class WorkerCodeRepository:
@@ -164,12 +176,6 @@ class WorkerCodeRepository:
             "stale_s": check.seconds("stale_s", stale_s),
         }
         return frozenset(name for (name,) in self._sql.rows(KNOWN_ELSEWHERE, params))
-
-    def which_know(self, queue: str, name: str, *, stale_s: float) -> KnowingWorkers:
-        """Whether anybody alive may know a task or module of a queue, and which version did last."""
-        params = {"queue": queue, "name": name, "stale_s": check.seconds("stale_s", stale_s)}
-        ((workers, knowing, app_version, until),) = self._sql.rows(WHICH_KNOW, params)
-        return KnowingWorkers(int(workers), int(knowing), until is not None, app_version, until)
 
     def of(self, digests: Iterable[str]) -> dict[str, CodeOfWorkers]:
         """These contents by their digests, as far as they are there."""
