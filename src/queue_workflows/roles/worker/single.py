@@ -21,6 +21,8 @@ from queue_workflows import clock as time
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
+from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ended, Ending
@@ -187,6 +189,14 @@ class Worker(WorkerBase):
             self._holdings.drop(held)
         self._tell(held, ending, ended)
         return None
+
+    def _is_unknown(self, ending: Ending) -> bool:
+        """Note what a job that was put on hold needs and this process does not know; whether it is that."""
+        if ending.hold_reason not in (UNKNOWN_TASK, UNKNOWN_MODULE):
+            return False
+        if ending.hold_key is not None:
+            self._unknown.met(ending.hold_key)
+        return True
 
     def _tell(self, held: HeldJob, ending: Ending, ended: Ended) -> None:
         if ended.lost:

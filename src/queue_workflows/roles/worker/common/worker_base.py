@@ -83,14 +83,6 @@ class WorkerBase:
             self._after_job()
             self._leftovers.after(held, began)
 
-    def _is_unknown(self, ending: Ending | None) -> bool:
-        """Note what a job that was put on hold needs and this process does not know; whether it is that."""
-        if ending is None or ending.hold_reason not in (UNKNOWN_TASK, UNKNOWN_MODULE):
-            return False
-        if ending.hold_key is not None:
-            self._unknown.met(ending.hold_key)
-        return True
-
     def _poll_s(self) -> float:
         """How long to wait for a wake: workers that began together do not look together."""
         return self._parts.settings.poll_s * (0.75 + self._parts.rng.random() / 2)

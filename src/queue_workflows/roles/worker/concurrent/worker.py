@@ -42,7 +42,6 @@ from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
-from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
 from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
@@ -99,8 +98,6 @@ class ConcurrentWorker(WorkerBase):
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
         self._pause = FIRST_LOOK_S
-        # Of tasks it is known before a job is handed over.
-        self._meets_unknown_modules = parts.family is NODE and parts.hooks is None
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -193,9 +190,6 @@ class ConcurrentWorker(WorkerBase):
         if ended:
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
             self._exchange.unwritten += ended
-            if self._meets_unknown_modules:
-                for held in ended:
-                    self._is_unknown(held.ending)
         give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None and now >= give_back_at:
             self._take_back()
