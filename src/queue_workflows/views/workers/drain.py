@@ -59,11 +59,18 @@ def ask_to_drain(
     actor: str,
     reason: str | None,
 ) -> WorkerControl:
-    """Ask all workers of a host to claim nothing more, and to end or give back their jobs."""
+    """Ask all workers of a host to claim nothing more, and to end or give back their jobs.
+
+    A host that was asked for as much already is not asked anew: workers need not hear of it once more.
+    """
     if host_label == "*" or not _is_known(connection, host_label):
         raise UnknownHost(host_label)
     desired = DesiredState.OFF if gives_back else DesiredState.PAUSE
     control = WorkerControlRepository(connection)
+    for wish in control.blocking(host_label):
+        is_this = (wish.host_label, wish.queue, wish.desired) == (host_label, "*", desired)
+        if is_this and wish.expires_at is None and lasting is None:
+            return wish
     return control.set(host_label, "*", desired, actor=actor, reason=reason or REASON, expires_in=lasting)
 
 
