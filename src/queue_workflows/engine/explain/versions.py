@@ -48,7 +48,7 @@ def _before(knowing: KnowingWorkers) -> str:
 
 
 def data_of(knowing: KnowingWorkers) -> dict[str, Any]:
-    """The same for programs."""
+    """Which workers know a name, and which version did last, for programs."""
     return {
         "workers_alive": knowing.workers,
         "workers_knowing": knowing.knowing,

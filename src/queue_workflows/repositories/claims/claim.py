@@ -84,17 +84,21 @@ KINDS: Final[Mapping[str, type[ClaimedJob]]] = {NODE.name: ClaimedNodeJob, INGES
 
 # What a worker takes that has met tasks or modules which it does not know: no job of theirs. In words that no
 # index serves. Statements that claim are there twice, so that a worker that knows all it meets pays nothing.
-BUT: Final[Mapping[str, str]] = {
-    NODE.name: "(node_module = ANY (%(but)s::text[])) IS NOT TRUE",
-    INGEST.name: "(task_name = ANY (%(but)s::text[])) IS NOT TRUE",
+_NOT_SUSPECT: Final[Mapping[str, str]] = {
+    NODE.name: "AND NOT suspect AND (node_module = ANY (%(but)s::text[])) IS NOT TRUE",
+    INGEST.name: "AND NOT suspect AND (task_name = ANY (%(but)s::text[])) IS NOT TRUE",
+}
+_SUSPECT: Final[Mapping[str, str]] = {
+    NODE.name: "AND suspect, false) AND (node_module = ANY (%(but)s::text[])) IS NOT TRUE",
+    INGEST.name: "AND suspect, false) AND (task_name = ANY (%(but)s::text[])) IS NOT TRUE",
 }
 
 
 def passing_by(statements: Mapping[str, str]) -> Mapping[str, str]:
     """Each family's statement, which passes by the jobs of the names that it is given as `but`."""
     return {
-        name: sql.replace(" AND NOT suspect", f" AND NOT suspect AND {BUT[name]}").replace(
-            "AND suspect, false)", f"AND suspect, false) AND {BUT[name]}"
+        name: sql.replace("AND NOT suspect", _NOT_SUSPECT[name]).replace(
+            "AND suspect, false)", _SUSPECT[name]
         )
         for name, sql in statements.items()
     }

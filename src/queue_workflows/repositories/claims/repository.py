@@ -65,7 +65,7 @@ class Claims(NamedTuple):
 
     @classmethod
     def but(cls, family: Family) -> Self:
-        """Those that pass by the jobs of some tasks or modules, which are given as `but`."""
+        """The statements for a worker that passes by the jobs of some names, which it gives as `but`."""
         name = family.name
         return cls(
             claiming.CLAIM_BUT[name],
