@@ -197,6 +197,15 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "computes_key": "BOOLEAN",
         "host_lock": "TEXT",
     },
+    "worker_code": {
+        "digest": "TEXT",
+        "queue": "TEXT",
+        "app_version": "TEXT",
+        "names": "JSONB",
+        "is_open": "BOOLEAN",
+        "first_seen": "TIMESTAMP WITH TIME ZONE",
+        "last_seen": "TIMESTAMP WITH TIME ZONE",
+    },
     "worker_control": {
         "host_label": "TEXT",
         "queue": "TEXT",

@@ -24,7 +24,13 @@ from queue_workflows.models.limits import (
 from queue_workflows.models.node_jobs import WorkflowDispatchEvent, WorkflowNodeJob
 from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowNode, WorkflowRun
 from queue_workflows.models.schedules import Schedule
-from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerControlClock, WorkerHeartbeat
+from queue_workflows.models.workers import (
+    AuditLog,
+    WorkerCode,
+    WorkerControl,
+    WorkerControlClock,
+    WorkerHeartbeat,
+)
 
 __all__ = [
     "AdaptedLimit",
@@ -43,6 +49,7 @@ __all__ = [
     "RateLimit",
     "Schedule",
     "TaskDeclaration",
+    "WorkerCode",
     "WorkerControl",
     "WorkerControlClock",
     "WorkerHeartbeat",

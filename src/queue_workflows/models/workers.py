@@ -53,6 +53,25 @@ class WorkerHeartbeat(Base):
     )
 
 
+class WorkerCode(Base):
+    """What the code of some workers of a queue knows; a worker's row names it by `versions ->> 'code'`.
+
+    One row for each content, shared by all workers that run it and kept for a while after the last of them,
+    so that it can be told which version knew a task, and until when.
+    """
+
+    __tablename__ = "worker_code"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    queue: Mapped[str]
+    app_version: Mapped[str | None]
+    # Tasks or node modules; with `is_open` there may be more that only a look finds out.
+    names: Mapped[list[Any]] = mapped_column(JSONB(none_as_null=True))
+    is_open: Mapped[bool]
+    first_seen: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_seen: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class WorkerControl(Base):
     """What an operator wants of a queue on a host; `*` stands for any."""
 

@@ -164,6 +164,12 @@ class Settings(BaseSettings):
         r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*",
         "The host app's wiring module, imported before anything else (`qwf --app`).",
     )
+    app_version: str | None = _text(
+        None,
+        "letters, digits and any of `_ . + : -`, at most 128",
+        r"[A-Za-z0-9][A-Za-z0-9_.+:-]{0,127}",
+        "The host app's version, which its workers publish beside what they know, for `qwf workers list`.",
+    )
     host_label: str = Field(
         default_factory=_host_name,
         pattern=f"^(?:{HOST_LABEL})$",

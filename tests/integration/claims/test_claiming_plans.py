@@ -148,16 +148,23 @@ SWITCHED = pytest.mark.parametrize("off", SWITCHES.values(), ids=SWITCHES.keys()
 @MODES
 @SWITCHED
 @pytest.mark.parametrize("limit", [1, 50])
+@pytest.mark.parametrize("passes_by", [False, True], ids=["knows all", "passes by"])
 @pytest.mark.slow
-def test_claim(crowded: Jobs, mode: str, off: tuple[str, ...], limit: int) -> None:
-    """A claim walks its partial index from its marks on, locks what it takes, and updates by primary key."""
+def test_claim(crowded: Jobs, mode: str, off: tuple[str, ...], limit: int, passes_by: bool) -> None:
+    """A claim walks its partial index from its marks on, locks what it takes, and updates by primary key.
+
+    So does the one of a worker that passes by tasks which it does not know.
+    """
     marks = UNMARKED if limit == 1 else (-1 if crowded.family == "ingest" else 1,) * len(PRIORITIES)
     # Other plans were undone, and have left their locks' traces.
     crowded.connection.execute(f"UPDATE {crowded.table} SET status = status WHERE status = 'queued'")
     params = claim_params(
         crowded.queue, worker_id="w", lease_s=30.0, limit=limit, alone=False, positions=marks
     ) | {"relaxed": False}
-    plan = explain(crowded.connection, mode, claim.CLAIM[crowded.family], params, off)
+    sql = claim.CLAIM
+    if passes_by:
+        sql, params = claim.CLAIM_BUT, params | {"but": texts(["lacked", "lacked too"])}
+    plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
     check_by_id_only(crowded, plan, f"ix_{crowded.table}_claim")
     walks = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_claim"]
     assert [node["Node Type"] for node in walks] == ["Index Scan"]
@@ -215,6 +222,7 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
         (ends.END_ALIKE, alike, ()),
         (ends.END_AND_CLAIM, batch | claimed, (walk,)),
         (ends.END_ALIKE_AND_CLAIM, alike | claimed, (walk,)),
+        (ends.END_ALIKE_AND_CLAIM_BUT, alike | claimed | {"but": texts(["lacked"])}, (walk,)),
         (hold_lease.RENEW, held_params | {"lease_s": 9.0, "relaxed": False}, ()),
         (hold_lease.CLAIM_AGAIN, held_params | {"lease_s": 9.0, "started": texts([NOW] * count)}, ()),
         (hold_lease.BEAT, held_params | {"progress": texts(["{}"] * count), "relaxed": False}, ()),
@@ -251,11 +259,13 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "beat_s": 5.0, "in_turn": True}
     held = {"reason": "limit", "keys": texts(["k7"]), "queue": crowded.queue, "limit": 1}
     aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
+    aside |= {"crowd": 1}
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "how": "", "kept": "{1,2,3}"}
     for sql, params, index in (
         (hold_lease.PUT_ASIDE, aside, "claim"),
         (hold_lease.PUT_LOCKED_ASIDE, aside, "claim"),
         (claim.HAS_SUSPECT, {"queue": crowded.queue}, "suspect"),
+        (claim.HAS_SUSPECT_BUT, {"queue": crowded.queue, "but": texts(["lacked"])}, "suspect"),
         (sweep.PROMOTE, {"in_turn": True}, "due"),
         (sweep.PROMOTE_HELD, held, "hold"),
         (by_host_lock.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"]), "host": "h"}, "hold"),

@@ -58,7 +58,7 @@ def emptying(*tables: str) -> str:
 
 
 CLEAR = emptying(*EMPTIED)
-CLEAR_WITH_WORKERS = emptying(*EMPTIED, "worker_heartbeats")
+CLEAR_WITH_WORKERS = emptying(*EMPTIED, "worker_heartbeats", "worker_code")
 
 
 class Jobs:

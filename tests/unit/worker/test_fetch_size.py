@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any
 
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 from queue_workflows.roles.worker.common.fetch_size import EVERY_S, PER_HAND, FetchSize
-from queue_workflows.roles.worker.common.unknown_tasks import CROWD, UnknownTasks
 
 
 def test_a_page_is_what_it_had_of_the_last_one_twice_over() -> None:
@@ -47,27 +44,6 @@ def test_who_finds_nothing_looks_about_once_a_second() -> None:
     it.fetched(0, 0, 101.0, 0.2)
     assert not it.is_due(0, 120.9)
     assert it.is_due(0, 121.0)
-
-
-def test_who_put_a_crowd_aside_leaves_the_rest_to_those_who_know_it() -> None:
-    """Batches go on while there is a crowd; then what it meets is put aside by itself, for some seconds."""
-    left = [CROWD, CROWD, 7]
-    repository = SimpleNamespace(put_aside=lambda *_args, **_options: left.pop(0))
-    worker_connection: Any = SimpleNamespace(repository=lambda: repository)
-    it = UnknownTasks("fetch")
-    it.met("note", 0.0)
-    while it.is_due:
-        it.put_aside(worker_connection)
-    assert left == []
-    it.met("note", 0.0)
-    assert not it.is_due
-    it.met("other", 0.0)
-    assert it.is_due
-    it.met("note", math.inf)
-    left.append(0)
-    it.put_aside(worker_connection)
-    it.met("note", math.inf)
-    assert it.is_due
 
 
 def test_a_page_is_never_longer_than_one_may_be() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.operations.worker_lines import WORKER_TITLES, worker_cells
+from queue_workflows.cli.operations.worker_lines import WORKER_TITLES, lacks_of, worker_cells
 from queue_workflows.cli.shared.operator import (
     json_option,
     operators_connection,
@@ -23,6 +23,7 @@ from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.repositories.workers.jobs_at_work import JobAtWork
 from queue_workflows.views.hosts.host import host as read_host
 from queue_workflows.views.hosts.host import json_of as host_json
+from queue_workflows.views.workers.listing import code_named
 from queue_workflows.views.workers.wishes import told_of
 from queue_workflows.views.workers.worker import json_of as worker_json
 from queue_workflows.views.workers.worker import worker as read_worker
@@ -40,12 +41,16 @@ def show(invocation: Invocation, *, worker_id: str, as_json: bool) -> None:
     if as_json:
         print_json(worker_json(seen))
         return
-    print_table(WORKER_TITLES, [worker_cells(seen.worker, stale_s)])
+    print_table(WORKER_TITLES, [worker_cells(seen.worker, stale_s, seen.code)])
     _print_jobs(seen.jobs)
     if not seen.jobs:
         say("it holds no job")
     if seen.worker.cached_models:
         click.echo(f"has loaded: {on_one_line(', '.join(map(str, seen.worker.cached_models)))}")
+    if seen.code is not None and seen.code.names:
+        click.echo(on_one_line(f"knows: {', '.join(seen.code.names)}"))
+    if seen.worker.lacks:
+        click.echo(on_one_line(lacks_of(seen.worker)))
     for wish in seen.wishes:
         click.echo(on_one_line(told_of(wish)))
 
@@ -64,7 +69,9 @@ def host(invocation: Invocation, *, host_label: str, ascii_only: bool, as_json: 
     if as_json:
         print_json(told)
         return
-    print_table(WORKER_TITLES, [worker_cells(one, stale_s) for one in seen.workers])
+    print_table(
+        WORKER_TITLES, [worker_cells(one, stale_s, code_named(one, seen.code)) for one in seen.workers]
+    )
     _print_jobs(seen.jobs)
     if told["hardware"] is not None:
         for line in drawn([told["hardware"]], stdout_terminal(ascii_only=ascii_only)):

@@ -12,6 +12,7 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operations.worker_lines import (
     WORKER_TITLES,
+    lacks_of,
     quarantine_of,
     worker_cells,
 )
@@ -28,14 +29,16 @@ from queue_workflows.cli.shared.operator import (
     say,
 )
 from queue_workflows.config import effective_settings
-from queue_workflows.drawing.words import on_one_line, say_span
+from queue_workflows.drawing.words import number_of, on_one_line, say_span
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
-from queue_workflows.roles.await_workers import Awaited, await_obedience
+from queue_workflows.roles.await_workers import LOOK_EVERY_S, Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
-from queue_workflows.views.workers.listing import json_of, read_workers
+from queue_workflows.views.workers.drain import HostDrain, ask_to_drain, read_drain
+from queue_workflows.views.workers.drain import json_of as drain_json
+from queue_workflows.views.workers.listing import code_named, json_of, read_workers
 from queue_workflows.views.workers.wishes import ask_workers, told_of
 
 
@@ -79,10 +82,12 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
     if as_json:
         print_json(json_of(seen))
         return
-    print_table(WORKER_TITLES, [worker_cells(one, stale_s) for one in shown])
+    print_table(WORKER_TITLES, [worker_cells(one, stale_s, code_named(one, seen.code)) for one in shown])
     for one in shown:
         if one.cached_models:
             click.echo(f"{one.worker_id} has loaded: {', '.join(map(str, one.cached_models))}")
+        if one.lacks:
+            click.echo(on_one_line(lacks_of(one)))
     if seen.is_cut:
         say("there are more, which were heard of longer ago; --host or --queue shows those")
     if not shown:
@@ -175,6 +180,82 @@ def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
     Devices that are quarantined there are tried again.
     """
     return ask(invocation, DesiredState.ON, lasting=None, **asked)
+
+
+@workers.command(cls=_Verb)
+@click.argument("host", callback=_host)
+@click.option(
+    "--give-back", "gives_back", is_flag=True, help="Stop its jobs at once; they are given back uncounted."
+)
+@wish_options
+@for_option
+@json_option
+@click.pass_obj
+def drain(
+    invocation: Invocation,
+    *,
+    host: str,
+    gives_back: bool,
+    wait: bool,
+    timeout: float,
+    lasting: float | None,
+    actor: str,
+    reason: str | None,
+    as_json: bool,
+) -> ExitCode:
+    """Empty HOST: its workers claim nothing more on any queue, and finish the jobs that they hold.
+
+    That is a wish like a pause, so it holds for workers that start there as well: `qwf workers on HOST '*'`
+    takes it back. Ends with 0 only if no worker of the host holds a job; with 1 if some still do, with 73 if
+    they still do when the time to --wait is over.
+    """
+    stale_s = effective_settings().stale_heartbeat_s
+    with operators_connection(invocation) as connection:
+        wish = ask_to_drain(
+            connection, host, gives_back=gives_back, lasting=lasting, actor=actor, reason=reason
+        )
+        if not as_json:
+            click.echo(told_of(wish))
+        seen = _drained(
+            lambda: read_drain(connection, wish, stale_s=stale_s), timeout if wait else 0.0, tells=not as_json
+        )
+    if as_json:
+        print_json(drain_json(seen))
+    else:
+        _say_how_far(seen)
+    if seen.is_empty:
+        return ExitCode.DONE
+    return ExitCode.DEADLINE if wait else ExitCode.FAILED
+
+
+def _drained(look: Callable[[], HostDrain], timeout_s: float, *, tells: bool) -> HostDrain:
+    """Look until the host is empty, or the time is over."""
+    until, told = time.monotonic() + timeout_s, ""
+    while not (seen := look()).is_empty and time.monotonic() < until:
+        if tells and (news := _left(seen)) != told:
+            say(f"waiting for {news}")
+            told = news
+        time.sleep(LOOK_EVERY_S)
+    return seen
+
+
+def _say_how_far(seen: HostDrain) -> None:
+    if seen.silent:
+        say(f"not waited for, as nothing is heard of them: {_names(seen.silent)}")
+    if seen.is_empty:
+        click.echo(f"{seen.host_label} is empty: no worker there holds a job, and none will claim one")
+    else:
+        say(f"{seen.host_label} is not empty: {_left(seen)}")
+
+
+def _left(seen: HostDrain) -> str:
+    """The jobs that run there, or the workers that may still claim one."""
+    if seen.held:
+        names = ", ".join(f"{one.name} ({one.title})" for one in seen.jobs[:5])
+        return f"{number_of('job', seen.held)}: {names}" + (
+            " and more" if seen.held > len(seen.jobs[:5]) else ""
+        )
+    return _names(seen.behind)
 
 
 def ask_or_preview(

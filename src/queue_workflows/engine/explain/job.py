@@ -26,6 +26,7 @@ from queue_workflows.engine.explain.history import (
 from queue_workflows.engine.explain.hosts import NOT_SHARED, host_gone, host_of, not_shared, of_its_host
 from queue_workflows.engine.explain.locks import held_lock, without_lock
 from queue_workflows.engine.explain.models import cannot_load, of_model
+from queue_workflows.engine.explain.versions import data_of, nobody_knows, text_of
 from queue_workflows.engine.limits.wait_loop import Wait
 from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
@@ -109,6 +110,8 @@ def _headline(there: Circumstances, status: JobStatus) -> str:
 
 def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     found = [*_nobody_may(there, known)]
+    if (unknown := nobody_knows(there)) is not None:
+        found.append(unknown)
     yield from found
     if there.job.suspect:
         text = "a worker died while it ran: it is claimed alone, and after all jobs that are not suspect"
@@ -170,10 +173,8 @@ def _held(there: Circumstances) -> Reason:
     job = there.job
     reason, key = job.hold_reason or "", job.hold_key
     data = {"hold_reason": reason, "hold_key": key, "run_at": job.run_at}
-    if said := _UNKNOWN.get(reason):
-        if reason == UNKNOWN_MODULE and job.queue == HOOKS_QUEUE:
-            said = _UNKNOWN_HOOK
-        return Reason(reason, said.format(key=key), data)
+    if reason in _UNKNOWN:
+        return _unknown(there, reason, key, data)
     if reason == UNKNOWN_MODEL:
         return Reason(reason, cannot_load(key), data)
     if reason == LIMIT_FULL and there.limit is not None and key == job.limit_key:
@@ -183,6 +184,15 @@ def _held(there: Circumstances) -> Reason:
     if reason == BINARY_MISSING:
         return _without_binary(there, str(key), data)
     return Reason(reason, f"it is on hold: {held_for(reason, key)}; looked at again {_when(there)}", data)
+
+
+def _unknown(there: Circumstances, reason: str, key: str | None, data: dict[str, Any]) -> Reason:
+    """What it takes is known to no worker that claimed it; and to which that did not, where that was read."""
+    if reason == UNKNOWN_MODULE and there.job.queue == HOOKS_QUEUE:
+        return Reason(reason, _UNKNOWN_HOOK.format(key=key), data)
+    if there.knowing is not None:
+        return Reason(reason, text_of(reason, key, there.knowing), data | data_of(there.knowing))
+    return Reason(reason, _UNKNOWN[reason].format(key=key), data)
 
 
 def _without_binary(there: Circumstances, key: str, data: dict[str, Any]) -> Reason:

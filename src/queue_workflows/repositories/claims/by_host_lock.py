@@ -184,8 +184,9 @@ class HostLockRepository:
         Of hooks only what the host may claim: where they are another's, the lock may be free.
         """
         params = {"queue": queue, "names": texts(sorted(set(keys))), "reason": HOST_LOCK, "delay_s": delay_s}
+        params |= {"host": host, "crowd": 1}
         sql = PUT_LOCKED_HOOKS_ASIDE if queue == HOOKS_QUEUE else PUT_LOCKED_ASIDE[family.name]
-        rows = self._sql.rows(sql, params | {"host": host})
+        rows = self._sql.rows(sql, params)
         return [limit_key for _, limit_key in rows if limit_key is not None]
 
     def take(

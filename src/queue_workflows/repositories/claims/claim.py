@@ -82,6 +82,28 @@ def with_claimed(statements: Mapping[str, str]) -> Mapping[str, str]:
 
 KINDS: Final[Mapping[str, type[ClaimedJob]]] = {NODE.name: ClaimedNodeJob, INGEST.name: ClaimedIngestJob}
 
+# What a worker takes that has met tasks or modules which it does not know: no job of theirs. In words that no
+# index serves. Statements that claim are there twice, so that a worker that knows all it meets pays nothing.
+_NOT_SUSPECT: Final[Mapping[str, str]] = {
+    NODE.name: "AND NOT suspect AND (node_module = ANY (%(but)s::text[])) IS NOT TRUE",
+    INGEST.name: "AND NOT suspect AND (task_name = ANY (%(but)s::text[])) IS NOT TRUE",
+}
+_SUSPECT: Final[Mapping[str, str]] = {
+    NODE.name: "AND suspect, false) AND (node_module = ANY (%(but)s::text[])) IS NOT TRUE",
+    INGEST.name: "AND suspect, false) AND (task_name = ANY (%(but)s::text[])) IS NOT TRUE",
+}
+
+
+def passing_by(statements: Mapping[str, str]) -> Mapping[str, str]:
+    """Each family's statement, which passes by the jobs of the names that it is given as `but`."""
+    return {
+        name: sql.replace("AND NOT suspect", _NOT_SUSPECT[name]).replace(
+            "AND suspect, false)", _SUSPECT[name]
+        )
+        for name, sql in statements.items()
+    }
+
+
 CLAIM: Final = with_claimed(
     per_family(
         """
@@ -93,6 +115,7 @@ RETURNING {claimed}
         claiming=CLAIMING,
     )
 )
+CLAIM_BUT: Final = passing_by(CLAIM)
 # For a worker that holds nothing else: one job, a suspect where there is no other.
 # next: of the others the first, as by a claim, and after all of them the first suspect. The branches of the
 # union are read in their order, the second only where the first has nothing. For a worker's turn of the
@@ -141,6 +164,7 @@ RETURNING {claimed}
         claiming=CLAIMING,
     )
 )
+CLAIM_ALONE_BUT: Final = passing_by(CLAIM_ALONE)
 # Whether a suspect waits for a worker that is alone.
 HAS_SUSPECT: Final = per_family(
     """
@@ -151,6 +175,7 @@ LIMIT 1
     claimable_alone=CLAIMABLE_ALONE,
     suspects_in_order=SUSPECTS_IN_ORDER,
 )
+HAS_SUSPECT_BUT: Final = passing_by(HAS_SUSPECT)
 
 
 def claim_params(

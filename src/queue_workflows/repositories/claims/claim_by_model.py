@@ -15,10 +15,10 @@ there still.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMING, with_claimed
+from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMING, passing_by, with_claimed
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, loaded
@@ -124,6 +124,11 @@ IS_QUEUED: Final = "SELECT EXISTS (SELECT FROM workflow_node_jobs WHERE {claimab
 )
 
 CLAIM_WARM: Final[Mapping[First, str]] = {"high": _in_direction("DESC"), "low": _in_direction("ASC")}
+# For a worker that passes by the modules that it does not know.
+IS_QUEUED_BUT: Final = passing_by({NODE.name: IS_QUEUED})[NODE.name]
+CLAIM_WARM_BUT: Final[Mapping[First, str]] = {
+    first: passing_by({NODE.name: sql})[NODE.name] for first, sql in CLAIM_WARM.items()
+}
 
 
 class Preference(NamedTuple):
@@ -154,12 +159,20 @@ class AffinityRepository:
         self._sql = Statements(conn, "workflow_node_jobs")
 
     def ask(
-        self, queue: str, preference: Preference, *, worker_id: str, lease_s: float
+        self,
+        queue: str,
+        preference: Preference,
+        *,
+        worker_id: str,
+        lease_s: float,
+        but: Sequence[str] = (),
     ) -> Callable[[], WarmClaim]:
-        """One job, on its way until the answer is called for; no suspect."""
-        rows = self._sql.ask(
-            CLAIM_WARM[preference.first], claim_params(queue, preference, worker_id, lease_s)
-        )
+        """One job, on its way until the answer is called for; no suspect, none of the modules in `but`."""
+        params = claim_params(queue, preference, worker_id, lease_s)
+        if but:
+            rows = self._sql.ask(CLAIM_WARM_BUT[preference.first], params | {"but": texts(but)})
+        else:
+            rows = self._sql.ask(CLAIM_WARM[preference.first], params)
 
         def answer() -> WarmClaim:
             found = rows()
@@ -170,9 +183,11 @@ class AffinityRepository:
 
         return answer
 
-    def is_anything_queued(self, queue: str) -> bool:
+    def is_anything_queued(self, queue: str, *, but: Sequence[str] = ()) -> bool:
         """Whether a claim that brought nothing does not prove that there is nothing."""
-        return bool(self._sql.rows(IS_QUEUED, {"queue": queue})[0][0])
+        if not but:
+            return bool(self._sql.rows(IS_QUEUED, {"queue": queue})[0][0])
+        return bool(self._sql.rows(IS_QUEUED_BUT, {"queue": queue, "but": texts(but)})[0][0])
 
 
 def claim_params(queue: str, preference: Preference, worker_id: str, lease_s: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.repositories.claims.claim import CLAIMING, NEXT, with_claimed
+from queue_workflows.repositories.claims.claim import CLAIMING, NEXT, passing_by, with_claimed
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import _NOTHING, array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import C, Fence
@@ -126,6 +126,9 @@ def alike_and_claim(*, next: str | Mapping[str, str], claiming: str) -> Mapping[
 
 END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=CLAIMING)
 END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=CLAIMING)
+# For a worker that passes by what it does not know, as `CLAIM_BUT`.
+END_AND_CLAIM_BUT: Final = passing_by(END_AND_CLAIM)
+END_ALIKE_AND_CLAIM_BUT: Final = passing_by(END_ALIKE_AND_CLAIM)
 
 
 # From so many ends on they are a statement of their own, in one transaction with the claim.

@@ -62,8 +62,8 @@ RETURNING job.id, job.cancel_requested_at
 """
 )
 # seen: the first in line, as few as can be read at once; of hooks those that this host may claim. aside: of
-# them those that have one of these names (of tasks, of modules, of locks), but for what somebody is claiming;
-# by id, where the planner might else read all that is queued.
+# them those that have one of these names (of tasks, of modules, of locks), but for what somebody is claiming,
+# and none of fewer than a crowd; by id, where the planner might else read all that is queued.
 # A row's delay is its own, so that not all come back at one moment; `started_at` says since when it is on
 # hold, as after a claim.
 PUT_ASIDE_AT_ONCE: Final = 4_000
@@ -89,6 +89,7 @@ WITH seen AS MATERIALIZED (
     SELECT id FROM {table}
     WHERE id = ANY (ARRAY(SELECT id FROM seen WHERE name = ANY (%(names)s::text[])))
         AND COALESCE(status = 'queued', false)
+        AND (SELECT count(*) FROM seen WHERE name = ANY (%(names)s::text[])) >= %(crowd)s::bigint
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {table} AS job SET

@@ -63,6 +63,17 @@ class Claims(NamedTuple):
             ending.END_ALIKE_AND_CLAIM[name],
         )
 
+    @classmethod
+    def but(cls, family: Family) -> Self:
+        """The statements for a worker that passes by the jobs of some names, which it gives as `but`."""
+        name = family.name
+        return cls(
+            claiming.CLAIM_BUT[name],
+            claiming.CLAIM_ALONE_BUT[name],
+            ending.END_AND_CLAIM_BUT[name],
+            ending.END_ALIKE_AND_CLAIM_BUT[name],
+        )
+
 
 class ClaimableRepository(Repository[M], Generic[M, C]):
     """What both job repositories can do with a claim.
@@ -74,6 +85,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     _family: ClassVar[Family]
     _claims: ClassVar[Claims]
+    _claims_but: ClassVar[Claims]
     # What the claiming statements are given beside what every claim says.
     _beside: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     _claimed: type[C]
@@ -94,20 +106,30 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         alone: bool = False,
         suspects_first: bool = False,
         durable: bool = True,
+        but: Sequence[str] = (),
     ) -> list[C]:
         """Take the next jobs of a queue for `lease_s` seconds, in the order they are to be worked on.
 
         `positions` are those of a `Marks`. A suspect goes only to a worker that says it is `alone`: it holds
         no other job and asks for one; and it comes after all others, or with `suspects_first` before them.
+        Jobs of a task or module in `but` are passed by.
         """
         params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
-        params |= self._beside
+        claims = self._claims_for(but, params)
         params["suspects_first"] = suspects_first
         params["relaxed"] = not durable and self._sql.commits_each
-        statement = self._claims.claim_alone if alone else self._claims.claim
+        statement = claims.claim_alone if alone else claims.claim
         return self._claim_by(statement, params)
+
+    def _claims_for(self, but: Sequence[str], params: dict[str, Any]) -> Claims:
+        """The statements that pass these names by, and what they are given besides."""
+        params |= self._beside
+        if not but:
+            return self._claims
+        params["but"] = texts(but)
+        return self._claims_but
 
     def _claim_by(self, statement: str, params: Mapping[str, Any]) -> list[C]:
         """Claim by a statement; what it takes and the server cannot give ends as failed."""
@@ -123,12 +145,14 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int,
         positions: Sequence[int],
+        but: Sequence[str] = (),
     ) -> Callable[[], list[C]]:
         """Claim in a pipeline, in a transaction that has nothing else to keep: not durable, no suspect."""
         params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
-        rows = self._sql.ask(self._claims.claim, {**params, **self._beside, "relaxed": True})
+        claims = self._claims_for(but, params)
+        rows = self._sql.ask(claims.claim, {**params, "relaxed": True})
         return lambda: loaded(self._claimed, rows())
 
     def end(self, ending: Ending) -> JobStatus:
@@ -156,13 +180,14 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int = 1,
         positions: Sequence[int] = UNMARKED,
+        but: Sequence[str] = (),
     ) -> tuple[Ended, list[C]]:
         """End a batch and claim the next jobs in one statement, no suspect among them.
 
         What it gives back it does not take again.
         """
         return self.ask_end_and_claim(
-            endings, queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions
+            endings, queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, but=but
         ).load()
 
     def ask_end_and_claim(
@@ -174,14 +199,14 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int,
         positions: Sequence[int],
+        but: Sequence[str] = (),
     ) -> Unread[C]:
         """An end and a claim, not read yet, so that the next can be asked before its jobs are looked at."""
         params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
-        params |= self._beside
+        claims = self._claims_for(but, params)
         alike, given = given_params(self._family, endings)
-        claims = self._claims
         if is_better_apart(endings):
             end = (ending.END_ALIKE if alike else ending.END)[self._family.name]
             claim = claims.claim, params | {"relaxed": False}
@@ -214,19 +239,26 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         ending = Ending(job.fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
         return self.end(ending)
 
-    def has_suspect(self, queue: str) -> bool:
-        """Whether a job of a queue waits for a worker that is alone."""
-        return bool(
-            self._sql.rows(claiming.HAS_SUSPECT[self._family.name], {"queue": check_queue_name(queue)})
-        )
+    def has_suspect(self, queue: str, *, but: Sequence[str] = ()) -> bool:
+        """Whether a job of a queue waits for a worker that is alone, of none of the names in `but`."""
+        params = {"queue": check_queue_name(queue)}
+        if not but:
+            return bool(self._sql.rows(claiming.HAS_SUSPECT[self._family.name], params))
+        return bool(self._sql.rows(claiming.HAS_SUSPECT_BUT[self._family.name], params | {"but": texts(but)}))
 
-    def put_aside(self, queue: str, names: Iterable[str], *, reason: str, delay_s: float) -> int:
-        """Hold what is queued for these tasks or modules, a few thousand rows at a time; how many."""
+    def put_aside(
+        self, queue: str, names: Iterable[str], *, reason: str, delay_s: float, crowd: int = 1
+    ) -> int:
+        """Hold what is queued for these tasks or modules, a few thousand rows at a time; how many.
+
+        Nothing where the head of the queue has fewer of them than a `crowd`.
+        """
         params = {
             "queue": check_queue_name(queue),
             "names": texts(sorted({check.text("name", name, max_bytes=check.KEY_BYTES) for name in names})),
             "reason": check.text("reason", reason),
             "delay_s": check.seconds("delay_s", delay_s),
+            "crowd": check.whole("crowd", crowd, 1, hold_lease.PUT_ASIDE_AT_ONCE),
         }
         return len(self._sql.rows(hold_lease.PUT_ASIDE[self._family.name], params))
 

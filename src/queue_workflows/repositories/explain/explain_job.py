@@ -37,6 +37,7 @@ from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 from queue_workflows.repositories.sql.together import read_together
+from queue_workflows.repositories.workers.code import WHICH_KNOW, KnowingWorkers
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing
@@ -101,6 +102,10 @@ WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
 ORDER BY started_at
 """)
 LAST_POSITION: Final = 2**63 - 1
+# As after which a worker counts as gone, where no settings are at hand.
+STALE_S: Final = 30.0
+# Jobs on hold for these wait for a worker that knows them.
+_FOR_WHAT_IT_IS: Final = ("unknown_task", "unknown_module")
 _COUNTS: Final = ("ahead", "suspects")
 
 
@@ -147,6 +152,17 @@ class Circumstances:
     asked_before: list[AuditLog]
     asked_of_queue: list[AuditLog]
     lock_holders: list[LockHolder]
+    # Which workers know its task or module, of a job that waits.
+    knowing: KnowingWorkers | None = None
+
+
+def name_to_know(job: Job) -> str | None:
+    """The task or module that a worker has to know for a job which waits; None where that is no question."""
+    if job.queue == HOOKS_QUEUE:
+        return None
+    if job.status != JobStatus.QUEUED and job.hold_reason not in _FOR_WHAT_IT_IS:
+        return None
+    return job.node_module if isinstance(job, WorkflowNodeJob) else job.task_name
 
 
 def waited_until(job: Job) -> datetime | None:
@@ -160,8 +176,9 @@ def waited_until(job: Job) -> datetime | None:
 class ExplainingRepository:
     """Reads circumstances on the caller's connection; changes nothing."""
 
-    def __init__(self, conn: Handle) -> None:
+    def __init__(self, conn: Handle, *, stale_s: float = STALE_S) -> None:
         self._conn = conn
+        self._stale_s = stale_s
         self._last_run: WorkflowRun | None = None
 
     def circumstances(self, family: Family, job_id: int) -> Circumstances | None:
@@ -170,6 +187,13 @@ class ExplainingRepository:
         if job is None:
             return None
         reads, params = _judged(family, job)
+        if (name := name_to_know(job)) is not None:
+            reads = reads | {"knowing": WHICH_KNOW}
+            params = params | {
+                "queues_known": [job.queue],
+                "names_known": [name],
+                "stale_s": self._stale_s,
+            }
         read = read_together(self._conn, family.table, reads, params)
         if not read["judged"]:  # pruned meanwhile
             return None
@@ -198,6 +222,7 @@ class ExplainingRepository:
             asked_before=asked_before,
             asked_of_queue=asked_of_queue,
             lock_holders=lock_holders,
+            knowing=next(iter(KnowingWorkers.by_name(read.get("knowing", ())).values()), None),
         )
 
     def job(self, family: Family, job_id: int) -> Job | None:

@@ -18,9 +18,11 @@ from queue_workflows.repositories.explain.explain_job import (
     AT_WORK,
     COUNTED_AHEAD,
     LAST_POSITION,
+    STALE_S,
     AtWork,
     Circumstances,
     Limit,
+    name_to_know,
 )
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.limits.adapted import FROM_CAPS
@@ -31,6 +33,7 @@ from queue_workflows.repositories.sql.connection import Handle, Rows
 from queue_workflows.repositories.sql.families import FAMILIES, NODE, per_family
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.repositories.sql.together import read_together
+from queue_workflows.repositories.workers.code import WHICH_KNOW, KnowingWorkers
 from queue_workflows.repositories.workers.control import BLOCKING
 from queue_workflows.repositories.workers.obedience import STANDING_OF_QUEUES, Standing, standings
 from queue_workflows.states import JobStatus
@@ -263,6 +266,7 @@ class RunJobsRepository:
                 asked_before=before[job.id],
                 asked_of_queue=since[job.id],
                 lock_holders=rare.lock_holders(job),
+                knowing=rare.knowing(job),
             )
         return found
 
@@ -294,7 +298,12 @@ class _Rare:
         reads = _OF_KEYS if keys else {}
         reads = reads | {"programs": BINARIES} if programs else {}
         reads = reads | {f"held_{name}": sql for name, sql in HOLDERS_OF_EACH.items()} if locks else {}
+        to_know = {(job.queue, name) for job in waiting if (name := name_to_know(job)) is not None}
+        reads = reads | ({"knowing": WHICH_KNOW} if to_know else {})
         params = {
+            "queues_known": [queue for queue, _ in to_know],
+            "names_known": [name for _, name in to_know],
+            "stale_s": STALE_S,
             "ids": list(self._waiting),
             "keys": sorted(keys),
             "hosts": [host for host, _ in programs],
@@ -303,6 +312,7 @@ class _Rare:
             "elsewhere": [key for lock in sorted(locks) for key in keys_of([lock]) if key != lock],
         }
         read = read_together(conn, NODE.table, reads, params) if reads else {}
+        self._knowing = KnowingWorkers.by_name(read.get("knowing", ()))
         self._caps = dict(_keyed(_LIMITS, read.get("caps", ()), 1))
         self._lowered: dict[str, int] = {key: int(most) for key, most in read.get("lowered", ())}
         self._slots = _SLOTS.load(read.get("slots", ()))
@@ -322,6 +332,10 @@ class _Rare:
         before = self._before.get(job.id, 0) if job.hold_reason == LIMIT_FULL else 0
         slots = [slot for slot in self._slots if slot.limit_key == key]
         return Limit(in_force(self._caps.get((key,)), key), slots, before, self._lowered.get(key))
+
+    def knowing(self, job: WorkflowNodeJob) -> KnowingWorkers | None:
+        """Which workers know its module."""
+        return self._knowing.get((job.queue, name_to_know(job) or ""))
 
     def binary(self, job: WorkflowNodeJob) -> Binary | None:
         """The program that it waits for."""

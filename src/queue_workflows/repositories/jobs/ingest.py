@@ -144,6 +144,7 @@ class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
     _table = _TABLE
     _family = INGEST
     _claims = Claims.of(INGEST)
+    _claims_but = Claims.but(INGEST)
     _claimed = ClaimedIngestJob
 
     def __init__(

@@ -281,6 +281,7 @@ class NodeJobRepository(ClaimableRepository["WorkflowNodeJob", ClaimedNodeJob]):
     _table = _TABLE
     _family = NODE
     _claims = Claims.of(NODE)
+    _claims_but = Claims.but(NODE)
     _claimed = ClaimedNodeJob
 
     def insert_many(self, jobs: Iterable[NewNodeJob]) -> list[Enqueued]:

@@ -32,6 +32,23 @@ FROM {table}
 WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
 """)
 
+# What runs on a host, whatever is known of its workers: a worker's id begins with the host's label.
+ON_HOST: Final = per_family(
+    """
+SELECT '{name}', id, {title_column}, queue, claimed_by, attempt, started_at, lease_expires_at, limit_key,
+    host_lock, begun_generation IS NOT DISTINCT FROM generation
+FROM {table}
+WHERE status = 'running' AND split_part(claimed_by, ':', 1) = %(host)s::text
+ORDER BY started_at, id
+LIMIT %(limit)s::bigint
+""",
+    title_column={"node": "node_id", "ingest": "task_name"},
+)
+COUNTED_ON_HOST: Final = per_family("""
+SELECT count(*) FROM {table}
+WHERE status = 'running' AND split_part(claimed_by, ':', 1) = %(host)s::text
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class JobAtWork:
@@ -72,11 +89,23 @@ class AtWorkRepository:
     def of(self, workers: Iterable[str], *, limit: int) -> list[JobAtWork]:
         """What these workers hold, the longest first, of both families."""
         most = check.whole("limit", limit, 1, LONGEST_PAGE)
-        params: Mapping[str, Any] = {"workers": texts(workers), "limit": most}
+        return self._longest_first(AT_WORK, {"workers": texts(workers), "limit": most})
+
+    def on(self, host_label: str, *, limit: int) -> list[JobAtWork]:
+        """What runs on a host, the longest first, of both families."""
+        most = check.whole("limit", limit, 1, LONGEST_PAGE)
+        return self._longest_first(ON_HOST, {"host": check.text("host_label", host_label), "limit": most})
+
+    def _longest_first(self, statements: Mapping[str, str], params: Mapping[str, Any]) -> list[JobAtWork]:
         found = [
-            JobAtWork(*row) for family in FAMILIES for row in self._sql.rows(AT_WORK[family.name], params)
+            JobAtWork(*row) for family in FAMILIES for row in self._sql.rows(statements[family.name], params)
         ]
-        return sorted(found, key=lambda one: (one.since, one.family, one.id))[:most]
+        return sorted(found, key=lambda one: (one.since, one.family, one.id))[: params["limit"]]
+
+    def count_on(self, host_label: str) -> int:
+        """How many jobs run on a host."""
+        params = {"host": check.text("host_label", host_label)}
+        return sum(int(self._sql.rows(COUNTED_ON_HOST[family.name], params)[0][0]) for family in FAMILIES)
 
     def count(self, workers: Iterable[str]) -> HeldCount:
         """How many there are."""

@@ -98,6 +98,23 @@ class Standing:
         return None if self.current_job_id is None else f"{self.current_job_family}:{self.current_job_id}"
 
     @property
+    def app_version(self) -> str | None:
+        """The version of the host app that it runs, if it says one."""
+        version = self.versions.get("app")
+        return None if version is None else str(version)
+
+    @property
+    def code(self) -> str | None:
+        """The digest of what its code knows, which `worker_code` has; None where it tells nothing."""
+        digest = self.versions.get("code")
+        return None if digest is None else str(digest)
+
+    @property
+    def lacks(self) -> list[str]:
+        """The tasks or modules that it met and does not know, so that it passes their jobs by."""
+        return [str(name) for name in self.load.get("lacks", ())]
+
+    @property
     def is_quarantined(self) -> bool:
         """Whether this is a device on which no worker is started, and no worker at all."""
         return self.state is WorkerState.QUARANTINED

@@ -21,6 +21,7 @@ from queue_workflows import clock as time
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.log_fields import at_hand
+from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.processes.lease_timer import boottime
@@ -32,7 +33,7 @@ from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectsTu
 from queue_workflows.states import WorkerState
 
 # The revision that brought the last column or index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 40
+MIN_SCHEMA: Final = 43
 
 
 class Worker(WorkerBase):
@@ -59,8 +60,8 @@ class Worker(WorkerBase):
                 self._lifecycle.park(self._guardian.wish)
                 continue
             is_offered = self._lifecycle.fetch_again(time.monotonic())
-            if self._unknown.is_due:
-                self._unknown.put_aside(self._worker_connection)
+            if self._unknown.is_due(now := time.monotonic()):
+                self._unknown.settle(self._worker_connection, now)
             job = self._claim() if is_offered or not self._would_be_woken() else None
             if job is None and self._fetches_more(time.monotonic(), at_last=self._parts.options.drain):
                 continue
@@ -114,7 +115,7 @@ class Worker(WorkerBase):
         if self._advertise():
             is_known = False
         self._look_pace.found(time.monotonic())
-        while self._lifecycle.may_claim():
+        while self._lifecycle.may_claim() and not self._unknown.is_due(time.monotonic()):
             is_offered = self._lifecycle.fetch_again(time.monotonic())
             # A short claim with marks proves nothing: the next one looks at everything.
             if is_offered or not is_known:
@@ -180,15 +181,21 @@ class Worker(WorkerBase):
         if last_words is not None:
             self._worker_connection.repository().beat_many([(job.fence, last_words)])
         # What waits for a worker that knows it, or for a lock, would else wait until there is no work.
-        if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
-            self._unknown.met(ending.hold_key, time.monotonic())
-        elif self._is_at_once():
+        if not self._is_unknown(ending) and self._is_at_once():
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             ended = self._worker_connection.claim_session().end([ending])
             self._holdings.drop(held)
         self._tell(held, ending, ended)
         return None
+
+    def _is_unknown(self, ending: Ending) -> bool:
+        """Note what a job that was put on hold needs and this process does not know; whether it is that."""
+        if ending.hold_reason not in (UNKNOWN_TASK, UNKNOWN_MODULE):
+            return False
+        if ending.hold_key is not None:
+            self._unknown.met(ending.hold_key)
+        return True
 
     def _tell(self, held: HeldJob, ending: Ending, ended: Ended) -> None:
         if ended.lost:

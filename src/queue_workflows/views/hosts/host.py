@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from queue_workflows.errors import UnknownHost
+from queue_workflows.repositories.workers.code import CodeOfWorkers
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
 from queue_workflows.repositories.workers.hardware_history import PastReading
@@ -19,7 +20,7 @@ from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.repositories.workers.quarantine import Quarantine, QuarantineRepository
 from queue_workflows.views.hosts.hardware import reading_json
 from queue_workflows.views.hosts.history import past_readings, readings_json
-from queue_workflows.views.workers.listing import wish_json, worker_json
+from queue_workflows.views.workers.listing import code_named, code_of, wish_json, worker_json
 from queue_workflows.views.workers.worker import MOST_JOBS, job_json
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class HostView:
     quarantined: Sequence[Quarantine]
     history: Sequence[PastReading]
     stale_s: float
+    # What the code of its workers knows, by its digest.
+    code: Mapping[str, CodeOfWorkers] = field(default_factory=dict)
 
 
 def host(connection: psycopg.Connection[Any], host_label: str, *, stale_s: float) -> HostView:
@@ -51,7 +54,8 @@ def host(connection: psycopg.Connection[Any], host_label: str, *, stale_s: float
     jobs = AtWorkRepository(connection).of([one.worker_id for one in workers], limit=MOST_JOBS)
     wishes = WorkerControlRepository(connection).blocking(host_label)
     history = past_readings(connection, host_label)
-    return HostView(host_label, workers, jobs, wishes, reading, quarantined, history, stale_s)
+    code = code_of(connection, workers)
+    return HostView(host_label, workers, jobs, wishes, reading, quarantined, history, stale_s, code)
 
 
 def json_of(seen: HostView) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def json_of(seen: HostView) -> dict[str, Any]:
     reasons = {(one.host_label, one.device): one.reason for one in seen.quarantined}
     return {
         "host_label": seen.host_label,
-        "workers": [worker_json(one, seen.stale_s) for one in seen.workers],
+        "workers": [worker_json(one, seen.stale_s, code_named(one, seen.code)) for one in seen.workers],
         "jobs": [job_json(one) for one in seen.jobs],
         "locks": [
             {"host_lock": one.host_lock, "job": one.name, "worker_id": one.worker_id, "since": one.since}

@@ -28,7 +28,7 @@ def explained_job(
     connection: psycopg.Connection[Any], family: Family, job_id: int, known: Knowledge
 ) -> ExplainedJob:
     """The explanation of a job, or `UnknownJob`; read within one snapshot, so that its parts fit together."""
-    there = ExplainingRepository(connection).circumstances(family, job_id)
+    there = ExplainingRepository(connection, stale_s=known.stale_s).circumstances(family, job_id)
     if there is None:
         raise UnknownJob(name_of(family, job_id))
     return ExplainedJob(name_of(family, job_id), there, explain(there, known))

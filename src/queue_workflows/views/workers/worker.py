@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from queue_workflows.errors import UnknownWorker
+from queue_workflows.repositories.workers.code import CodeOfWorkers
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.jobs_at_work import AtWorkRepository, JobAtWork
 from queue_workflows.repositories.workers.obedience import Standing
-from queue_workflows.views.workers.listing import wish_json, worker_json
+from queue_workflows.views.workers.listing import code_named, code_of, wish_json, worker_json
 
 if TYPE_CHECKING:
     from queue_workflows.models import WorkerControl
@@ -31,6 +32,8 @@ class WorkerView:
     jobs: Sequence[JobAtWork]
     wishes: Sequence[WorkerControl]
     stale_s: float
+    # What its code knows, if it tells.
+    code: CodeOfWorkers | None = None
 
 
 def worker(connection: psycopg.Connection[Any], worker_id: str, *, stale_s: float) -> WorkerView:
@@ -40,12 +43,12 @@ def worker(connection: psycopg.Connection[Any], worker_id: str, *, stale_s: floa
         raise UnknownWorker(worker_id)
     jobs = AtWorkRepository(connection).of([worker_id], limit=MOST_JOBS)
     wishes = WorkerControlRepository(connection).matching(found.host_label, found.queue)
-    return WorkerView(found, jobs, wishes, stale_s)
+    return WorkerView(found, jobs, wishes, stale_s, code_named(found, code_of(connection, [found])))
 
 
 def json_of(seen: WorkerView) -> dict[str, Any]:
     """What `qwf workers show --json` prints."""
-    return worker_json(seen.worker, seen.stale_s) | {
+    return worker_json(seen.worker, seen.stale_s, seen.code) | {
         "jobs": [job_json(one) for one in seen.jobs],
         "wishes": [wish_json(wish) for wish in seen.wishes],
     }

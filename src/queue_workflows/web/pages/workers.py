@@ -35,7 +35,7 @@ def one_worker(look: Look) -> Shown:
         title=worker_id,
         template="worker.html",
         command=worker.command_of(worker_id),
-        data={"seen": seen, "told": listing.worker_json(seen.worker, seen.stale_s)},
+        data={"seen": seen, "told": listing.worker_json(seen.worker, seen.stale_s, seen.code)},
         json=worker.json_of(seen),
     )
 

@@ -44,6 +44,7 @@ class _Claiming(TypedDict):
     lease_s: float
     limit: int
     positions: Sequence[int]
+    but: Sequence[str]
 
 
 class Asked(NamedTuple):
@@ -176,6 +177,7 @@ class ClaimSession:
             "lease_s": terms.lease_s,
             "limit": limit,
             "positions": positions,
+            "but": terms.lacked,
         }
         fences = [ending.fence for ending in endings] if self._holds_slots() else []
         if not fences or not (keys := self._kept.keys_of(fences)):
@@ -226,6 +228,7 @@ class ClaimSession:
             alone=alone,
             suspects_first=suspects_first,
             durable=False,
+            but=terms.lacked,
         )
 
     def read(self, asked: Asked) -> tuple[Ended, list[ClaimedJob]]:

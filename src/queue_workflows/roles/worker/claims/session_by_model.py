@@ -96,7 +96,9 @@ class ModelClaimSession(ClaimSession):
         marks.positions(now)
         terms, affinity = self._terms, self._preferred
         preference = affinity.preference(now)
-        answer = self._warm.ask(terms.queue, preference, worker_id=terms.worker_id, lease_s=terms.lease_s)
+        answer = self._warm.ask(
+            terms.queue, preference, worker_id=terms.worker_id, lease_s=terms.lease_s, but=terms.lacked
+        )
 
         def claimed() -> list[ClaimedJob]:
             job, has_passed = answer()
@@ -114,7 +116,7 @@ class ModelClaimSession(ClaimSession):
     def _learn_from_none(self, marks: Marks, *, leaves: bool) -> None:
         if leaves and not self._preferred.is_passing:
             return
-        if not self._warm.is_anything_queued(self._terms.queue):
+        if not self._warm.is_anything_queued(self._terms.queue, but=self._terms.lacked):
             self._preferred.nothing_waits()
         elif not leaves:
             # Others are claiming what it looked at, and it leaves nothing to anybody: there may be more.

@@ -11,6 +11,7 @@ from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
 from queue_workflows.engine.registry.ingest_task import IngestTask
+from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.engine.registry.tasks import current_tasks
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
@@ -36,6 +37,13 @@ class ClaimTerms:
     affinity: Affinity | None = None
     # Tasks that say a key or a lock of all their jobs; as more are registered, they are here.
     tasks: Mapping[str, IngestTask[..., Any]] = field(default_factory=dict)
+    # What this worker tells that it knows, and the names that it met and does not.
+    published: PublishedNames | None = None
+
+    @property
+    def lacked(self) -> tuple[str, ...]:
+        """The tasks or modules that claims pass by, as this worker met them and does not know them."""
+        return () if self.published is None else self.published.lacked
 
     @property
     def host(self) -> str:
@@ -67,4 +75,5 @@ class ClaimTerms:
             models=models,
             affinity=affinity,
             tasks=current_tasks().with_options if identity.queue not in RESERVED_QUEUES else {},
+            published=PublishedNames.of(settings, identity.queue),
         )

@@ -1,54 +1,116 @@
-"""What a worker does about tasks that it does not know: it puts their queued jobs aside, in batches.
+"""What a worker does about tasks and node modules that it does not know: it leaves their jobs to others.
 
-One by one each of a million jobs would be claimed, put aside, and claimed again when its delay is over. But
-a worker that knows a task fetches its jobs as it needs them, and would have none of them left if all were put
-aside at once again and again: for some seconds after the last batch only what was claimed is.
+    a claim brings one ──> it is put on hold, and the name is lacked: no claim brings another
+                             │
+             a living worker may know it ──> back into the queue, where that one takes it
+                             │
+                     nobody alive does ──> all of them are put on hold, for a worker to come
+
+So a name costs each worker that lacks it one claim, and no job goes to and fro. Jobs that are passed by are
+still read by each claim that looks at everything: a crowd of a task at the head of the queue is put on hold
+as well, and workers that know the task fetch it page by page (`fetch_size`).
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-from queue_workflows import clock as time
+from psycopg import errors
+
 from queue_workflows.db.connections.failures import DATABASE_AWAY
-from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
+from queue_workflows.engine.registry.published_names import PublishedNames
+from queue_workflows.repositories.sql.families import INGEST
+from queue_workflows.repositories.sql.table import LONGEST_PAGE
+from queue_workflows.repositories.workers.code import WorkerCodeRepository
 from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.run_job import UNKNOWN_DELAY_S
 
+_log = logging.getLogger(__name__)
+
 # So many found at once are a crowd, of which there may be more: what others fetch for themselves is less.
 CROWD: Final = 1_000
-QUIET_S: Final = 5.0
+# How soon it is looked again for what is passed by, and how late at the latest where there was nothing to do.
+FIRST_LOOK_S: Final = 5.0
+LAST_LOOK_S: Final = 60.0
 
 
 class UnknownTasks:
-    """The tasks of one queue that a worker met and does not know."""
+    """The tasks or modules of one queue that a worker met and does not know; the main thread's."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(
+        self, queue: str, reason: str, published: PublishedNames | None, *, worker_id: str, stale_s: float
+    ) -> None:
+        """`reason` is that of the holds; a worker is alive that was heard of within `stale_s`."""
         self._queue = queue
-        self._met: set[str] = set()
-        self._quiet_until: dict[str, float] = {}
+        self._reason = reason
+        self._published = published
+        self._worker_id = worker_id
+        self._stale_s = stale_s
+        # How many jobs of each name were put on hold by this worker since it looked last.
+        self._met: Counter[str] = Counter()
+        # Names of which jobs were put on hold while nobody knew them.
+        self._aside: set[str] = set()
+        self._due = math.inf
+        self._pause = FIRST_LOOK_S
 
-    @property
-    def is_due(self) -> bool:
-        """Whether there may be more of them in the queue."""
-        return bool(self._met)
+    def is_due(self, now: float) -> bool:
+        """Whether to `settle` what becomes of jobs of such names, once all ends are written."""
+        return now >= self._due
 
-    def met(self, task_name: str, now: float) -> None:
-        """A job of this task was claimed."""
-        if now >= self._quiet_until.get(task_name, -math.inf):
-            self._met.add(task_name)
+    def met(self, name: str) -> None:
+        """A job of this name was claimed, and is put on hold."""
+        if self._published is not None and self._published.lack(name):
+            self._met[name] += 1
+            self._due, self._pause = -math.inf, FIRST_LOOK_S
 
-    def put_aside(self, worker_connection: WorkerConnection) -> None:
-        """Some thousand, from the head of the queue; not due any more when there was no crowd."""
+    def settle(self, worker_connection: WorkerConnection, now: float) -> None:
+        """Leave these jobs to those that know them, or put them on hold until somebody does."""
         try:
-            found = worker_connection.repository().put_aside(
-                self._queue, self._met, reason=UNKNOWN_TASK, delay_s=UNKNOWN_DELAY_S
-            )
+            did = self._settle(worker_connection)
+        except errors.InsufficientPrivilege as refused:
+            _log.error("%s; apply docs/deploy/grants.sql after an upgrade", " ".join(str(refused).split()))
+            did = 0
         except DATABASE_AWAY as exc:
             worker_connection.lost(exc)
             worker_connection.recover([])
             return
-        if found < CROWD:
-            self._quiet_until |= dict.fromkeys(self._met, time.monotonic() + QUIET_S)
-            self._met.clear()
+        if did >= CROWD:
+            self._due = -math.inf
+            return
+        self._pause = FIRST_LOOK_S if did else min(LAST_LOOK_S, self._pause * 2)
+        lacked = self._published is not None and bool(self._published.lacked)
+        self._due = now + self._pause if lacked else math.inf
+
+    def _settle(self, worker_connection: WorkerConnection) -> int:
+        """How many jobs were put on hold or back at once, at the most, so that there may be more."""
+        lacked = set() if self._published is None else set(self._published.lacked)
+        repository = worker_connection.repository()
+        known = WorkerCodeRepository(worker_connection.connected()).known_elsewhere(
+            self._queue, lacked, worker_id=self._worker_id, stale_s=self._stale_s
+        )
+        met, self._met = self._met, Counter()
+        self._give_back(worker_connection, known & set(met), met.total())
+        # A worker that knows them came while they were put on hold, and may not have seen the last of them.
+        self._give_back(worker_connection, known & self._aside, LONGEST_PAGE)
+        self._aside = (self._aside - known) & lacked
+        did = 0
+        if nobodys := lacked - known:
+            did = repository.put_aside(self._queue, nobodys, reason=self._reason, delay_s=UNKNOWN_DELAY_S)
+            self._aside |= nobodys
+        if known and repository.family is INGEST:
+            # Workers of ingest jobs fetch these as they need them.
+            crowd = repository.put_aside(
+                self._queue, known, reason=self._reason, delay_s=UNKNOWN_DELAY_S, crowd=CROWD
+            )
+            did = max(did, crowd)
+        return did
+
+    def _give_back(self, worker_connection: WorkerConnection, names: Iterable[str], limit: int) -> None:
+        if names and limit:
+            worker_connection.repository().promote_held(
+                self._reason, names, queue=self._queue, limit=min(limit, LONGEST_PAGE)
+            )

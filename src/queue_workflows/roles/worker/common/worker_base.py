@@ -11,8 +11,11 @@ from collections.abc import Callable
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.context import JobContext, MakesDurable
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
+from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.roles.look_pace import LookPace
 from queue_workflows.roles.worker.common.leftover_processes import Leftovers
 from queue_workflows.roles.worker.common.parts import WorkerParts
@@ -40,7 +43,14 @@ class WorkerBase:
         self._marks = parts.marks
         self._worker_connection = parts.worker_connection
         self._job_runner = parts.job_runner
-        self._unknown = UnknownTasks(parts.options.queue)
+        # Hooks are their hosts' own: a script that is missing here is no matter of versions.
+        self._unknown = UnknownTasks(
+            self._queue,
+            UNKNOWN_TASK if parts.family is INGEST else UNKNOWN_MODULE,
+            None if parts.hooks is not None else parts.guardian.terms.published,
+            worker_id=parts.guardian.identity.worker_id,
+            stale_s=parts.settings.stale_heartbeat_s,
+        )
         self._family_title = parts.family.title
         self._make_durable = make_durable
         self._after_job = after_job

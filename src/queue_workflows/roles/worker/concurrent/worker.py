@@ -147,8 +147,11 @@ class ConcurrentWorker(WorkerBase):
         """What there is to ask beside ends and claims."""
         if self._lifecycle.fetch_again(now):
             self.unsure()
-        if self._unknown.is_due:
-            self._unknown.put_aside(self._worker_connection)
+        if self._unknown.is_due(now):
+            if self._exchange.unwritten:
+                # Among them are the holds that it is about.
+                self._exchange.write()
+            self._unknown.settle(self._worker_connection, now)
         if self._is_empty:
             self._fetches_more(now)
 
@@ -174,7 +177,7 @@ class ConcurrentWorker(WorkerBase):
         """Whether the database is to be asked something else than to end and to claim."""
         suspect_isolation = self._suspect_isolation
         return (
-            self._unknown.is_due
+            self._unknown.is_due(now)
             or suspect_isolation.is_wanted
             or suspect_isolation.must_look(now)
             or self._lifecycle.must_ask(now)
@@ -237,7 +240,9 @@ class ConcurrentWorker(WorkerBase):
 
     def _suspect_waits(self) -> bool:
         try:
-            return self._worker_connection.repository().has_suspect(self._queue)
+            return self._worker_connection.repository().has_suspect(
+                self._queue, but=self._guardian.terms.lacked
+            )
         except DATABASE_AWAY as exc:
             self._exchange.lost(exc)
             return False
@@ -362,7 +367,7 @@ class ConcurrentWorker(WorkerBase):
             return False
         held.ending, held.is_ending = self._job_runner.put_aside(job), True
         self._exchange.unwritten.append(held)
-        self._unknown.met(job.task_name, time.monotonic())
+        self._unknown.met(job.task_name)
         return True
 
     # In the threads of the jobs.

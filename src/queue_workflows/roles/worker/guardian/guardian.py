@@ -94,6 +94,7 @@ class _Due:
     watch: float = 0.0
     sweep: float = 0.0
     declare: float = 0.0
+    publish: float = 0.0
     connect: float = 0.0
     absorb: float = 0.0
 
@@ -145,7 +146,7 @@ class Guardian:
         self.outage.cuts(self._line.cut_if_stuck)
         self._round_s = min(_LONGEST_ROUND_S, settings.renew_for(identity.queue) / 2)
         self._rng = random.Random()  # noqa: S311
-        self._telling = Telling(identity, settings, self.holdings, terms.models)
+        self._telling = Telling(identity, settings, self.holdings, terms.models, terms.published)
         self._connected_at = 0.0
         self._was_away = False
         # What may die of its first job leaves sweeping to those that live.
@@ -191,6 +192,7 @@ class Guardian:
         die_with_parent(self._launcher_pid, with_signal=LEFT_ALONE)
         now = time.monotonic()
         self._watch(now)
+        self._publish(now)
         self._telling.tell(self.connected(), now)
         self._see_to_declarations(now)
         if not self.identity.part:
@@ -372,6 +374,8 @@ class Guardian:
             self._sweep(now)
             if now >= self._due.declare:
                 self._see_to_declarations(now)
+            if now >= self._due.publish:
+                self._publish(now)
         self.lost.clear(self.connected())
 
     def connected(self) -> psycopg.Connection[Any]:
@@ -428,6 +432,11 @@ class Guardian:
         if self._declare is not None:
             self._due.declare = now + self._declare(self.connected())
 
+    def _publish(self, now: float) -> None:
+        """Tell what this worker's code knows, before its first heartbeat names it."""
+        if self.terms.published is not None:
+            self._due.publish = now + self.terms.published.keep(self.connected())
+
     def write_progress(self, now: float, *, final: bool = False) -> None:
         said = [(one, one.ctx.take_progress(now=now, final=final)) for one in self.holdings.all()]
         if not (beats := [(one.job.fence, text) for one, text in said if text is not None]):
@@ -457,6 +466,9 @@ class Guardian:
         die_of(self.stopping or signal.SIGTERM)
 
     def _farewell(self, *, lets_go: bool = True) -> None:
+        if self.terms.published is not None:
+            with suppress(*DATABASE_FAILED):
+                self.terms.published.seen_last(self.connected())
         with suppress(*DATABASE_FAILED):
             self._telling.farewell(self.connected())
             if lets_go:

@@ -12,6 +12,7 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.roles.identity import Identity, versions
@@ -44,9 +45,16 @@ class Telling:
     """The heartbeats of one worker; the guarding thread sends them, any thread may change what they say."""
 
     def __init__(
-        self, identity: Identity, settings: Settings, holdings: HeldJobs, models: ModelCache | None = None
+        self,
+        identity: Identity,
+        settings: Settings,
+        holdings: HeldJobs,
+        models: ModelCache | None = None,
+        published: PublishedNames | None = None,
     ) -> None:
         self._identity = identity
+        self._published = published
+        self._told_lacked: tuple[str, ...] = ()
         self._holdings = holdings
         self._models = models
         self._told_models: tuple[str, ...] = ()
@@ -84,6 +92,8 @@ class Telling:
         """Whether there is something to tell."""
         if self._models is not None and self._models.names != self._told_models:
             return True
+        if self._published is not None and self._published.lacked != self._told_lacked:
+            return True
         return now >= self.due_at or self._told_job != self.lasting_job(now)
 
     def lasting_job(self, now: float) -> int | None:
@@ -104,6 +114,12 @@ class Telling:
             }
         if waits := waits_of(held):
             load["waits"] = waits
+        told_versions = versions()
+        if (published := self._published) is not None:
+            told_versions = told_versions | published.versions
+            self._told_lacked = published.lacked
+            if self._told_lacked:
+                load["lacks"] = list(self._told_lacked)
         self.others = HeartbeatRepository(connection).beat(
             self._identity.worker_id,
             host_label=self._identity.host_label,
@@ -115,7 +131,7 @@ class Telling:
             jobs_held=len(held),
             current_model=None if models is None else models.current,
             cached_models=self._told_models,
-            versions=versions(),
+            versions=told_versions,
             load=load if models is None else load | models.told,
             control_version=self.control_version,
         )

@@ -1,0 +1,70 @@
+"""`qwf workers drain` ends with 0 only when no worker of the host holds a job, and none will claim one."""
+
+from __future__ import annotations
+
+import json
+
+from support.processes.commands import Said, qwf_here
+from support.processes.workers import until
+from support.stages.floor import Floor
+
+from queue_workflows.repositories import HeartbeatRepository
+
+
+def drain(floor: Floor, *options: str, status: int = 0) -> Said:
+    return qwf_here("--db", floor.dsn, "workers", "drain", *options, status=status)
+
+
+def states(floor: Floor) -> dict[str, str]:
+    """What each worker is at, by its host."""
+    return {beat.host_label: beat.state for beat in HeartbeatRepository(floor.connection).list()}
+
+
+def test_a_host_is_empty_when_its_last_job_is_over(floor: Floor) -> None:
+    """Until then it says which job runs there; other hosts go on, and a worker that starts there waits."""
+    with floor.worker(QWF_HOST_LABEL="old"):
+        job = floor.enqueue(gated=True)
+        floor.until_begun(job, 1)
+        said = drain(floor, "old", status=1)
+        assert said.stdout == "(old, *) is paused by " + said.stdout.partition(" by ")[2]
+        assert f"old is not empty: 1 job: ingest:{job} (recorded)" in said.stderr
+        assert f"ingest:{job}" in drain(floor, "old", "--wait", "--timeout", "1s", status=73).stderr
+        floor.ledger.open_gate(job, 1)
+        said = drain(floor, "old", "--wait")
+        assert said.stdout.splitlines()[-1] == (
+            "old is empty: no worker there holds a job, and none will claim one"
+        )
+        floor.until_completed(job)
+    behind = floor.enqueue()
+    with floor.worker(QWF_HOST_LABEL="old"):
+        until(lambda: states(floor) == {"old": "paused"})
+        assert floor.standing(behind) == ("queued", 0, 0, 0)
+        with floor.worker(QWF_HOST_LABEL="new"):
+            floor.until_completed(behind)
+            drain(floor, "new", "--wait")
+        last = floor.enqueue()
+        wishes = "SELECT host_label, version FROM worker_control WHERE host_label = 'old'"
+        before = floor.connection.execute(wishes).fetchall()
+        assert "old is empty" in drain(floor, "old").stdout
+        assert floor.connection.execute(wishes).fetchall() == before
+        qwf_here("--db", floor.dsn, "workers", "on", "old", "*")
+        floor.until_completed(last)
+
+
+def test_jobs_may_be_given_back_at_once(floor: Floor) -> None:
+    """Uncounted, for another host; for programs all of it is one document."""
+    with floor.worker(QWF_HOST_LABEL="old"):
+        job = floor.enqueue(gated=True)
+        floor.until_begun(job, 1)
+        told = json.loads(drain(floor, "old", "--give-back", "--wait", "--for", "1h", "--json").stdout)
+        assert (told["empty"], told["held"], told["jobs"], told["behind"]) == (True, 0, [], [])
+        wish = {name: told["wish"][name] for name in ("host_label", "queue", "desired", "reason")}
+        assert wish == {"host_label": "old", "queue": "*", "desired": "off", "reason": "drained"}
+        assert floor.standing(job) == ("queued", 1, 0, 0)
+
+
+def test_a_host_that_nobody_knows_is_refused(floor: Floor) -> None:
+    """With its own status, and nothing is asked of it."""
+    for name in ("nowhere", "*"):
+        assert "there is no host" in drain(floor, name, "--wait", status=2).stderr
+    assert floor.connection.execute("SELECT count(*) FROM worker_control").fetchone() == (0,)

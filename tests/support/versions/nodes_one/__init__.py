@@ -1,0 +1,1 @@
+"""Node modules of one version of a host app."""

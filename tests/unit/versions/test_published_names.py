@@ -1,0 +1,52 @@
+"""What a worker says that it knows: its tasks, or the modules of its package, none of which is imported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_workflows.engine.registry.published_names import MOST, MOST_LACKED, PublishedNames, modules_below
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An importable package of which no module can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    root = tmp_path / "shop_nodes"
+    for name in ("__init__", "plan", "_private", "film/cut", "film/__init__", "film/deep/mix"):
+        path = root / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if name == "__init__" else "raise RuntimeError('imported')")
+    (root / "notes.txt").write_text("no module")
+    return root
+
+
+def test_the_modules_of_a_package_are_found_by_their_files(package: Path) -> None:
+    """Whether or not there is an `__init__`, and the package itself is not imported either."""
+    assert modules_below("shop_nodes") == (("film", "film.cut", "film.deep", "film.deep.mix", "plan"), True)
+    assert [name for name in sys.modules if name.startswith("shop_nodes.")] == []
+
+
+def test_of_a_package_with_more_modules_than_are_told_there_are_others(package: Path) -> None:
+    """So that nobody takes a name that is missing for one that is not known."""
+    for number in range(MOST + 1):
+        (package / f"n{number}.py").write_text("")
+    names, is_whole = modules_below("shop_nodes")
+    assert (len(names) >= MOST, is_whole) == (True, False)
+
+
+def test_a_package_that_is_not_there_may_have_anything() -> None:
+    """Only a look finds out."""
+    assert modules_below("no.such.package") == ((), False)
+
+
+def test_a_bounded_number_of_names_is_passed_by() -> None:
+    """Each once, in the order in which they were met; jobs of further names are put on hold one by one."""
+    it = PublishedNames("fetch", None, lambda: ((), False))
+    for number in [*range(MOST_LACKED), 0, 1]:
+        assert it.lack(f"task {number}")
+    assert it.lacked == tuple(f"task {number}" for number in range(MOST_LACKED))
+    assert not it.lack("one more")
+    assert it.versions == {}
