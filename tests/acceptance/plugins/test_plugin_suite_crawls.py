@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from support.processes.workers import until
-from support.stages.plugin_suite import LISTENERS, PluginSuite
+from support.stages.plugin_suite import FEW_HOOKS, LISTENERS, PluginSuite
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -20,13 +20,16 @@ def suite(new_suite: Callable[..., PluginSuite]) -> PluginSuite:
 
 def test_of_seven_pages_none_loses_its_document_or_a_line(suite: PluginSuite, site: str) -> None:
     """They are asked for at once, and no more than three browsers are there at a time."""
-    runs = {number: suite.start(f"{site}/page/{number}", LISTENERS) for number in range(101, 108)}
+    runs = {
+        number: suite.start(f"{site}/page/{number}", LISTENERS, config=FEW_HOOKS)
+        for number in range(101, 108)
+    }
     most, looked = 0, threading.Event()
     while suite.over(*runs.values()) < len(runs):
         most = max(most, suite.browsers())
         looked.wait(0.3)
     assert suite.ended(*runs.values()) == ["completed"] * len(runs)
-    found = {number: suite.seen(run) for number, run in runs.items()}
+    found = {n: suite.seen(run) for n, run in runs.items()}
     assert found == {n: ([f"{site}/page/{n}"], [f"canal {n} is open"]) for n in runs}
     assert 0 < most <= 3
 
@@ -34,7 +37,7 @@ def test_of_seven_pages_none_loses_its_document_or_a_line(suite: PluginSuite, si
 def test_six_pages_of_a_crawl_have_three_browsers_at_a_time(suite: PluginSuite, site: str) -> None:
     """They are named by one page, at once, and its cap alone keeps the worker from beginning all of them."""
     suite.change("--concurrency", "10", "--max-background", "1000")
-    wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"]}
+    wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"], "config": FEW_HOOKS}
     crawl = suite.start(f"{site}/list/301-306", (*LISTENERS, "parse_html_urls"), max_open_runs=3, **wanted)
     most, looked = 0, threading.Event()
     while not suite.over(crawl):
@@ -53,7 +56,7 @@ def test_six_pages_of_a_crawl_have_three_browsers_at_a_time(suite: PluginSuite, 
 def test_a_crawl_that_is_set_up_has_one_browser_for_all_its_pages(suite: PluginSuite, site: str) -> None:
     """The suite's own setup begins it, each page has a tab in it, and it is gone after the last page."""
     suite.change("--concurrency", "10", "--max-background", "1000")
-    isolation = {"CHROME_ISOLATION": "crawl"}
+    isolation = {"CHROME_ISOLATION": "crawl", **FEW_HOOKS}
     wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"], "config": isolation}
     plugins = (*LISTENERS, "title", "parse_html_urls")
     tree = suite.start(f"{site}/list/401-403", plugins, max_open_runs=2, setup="CrawlSetup", **wanted)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.processes.workers import until
-from support.stages.plugin_suite import BOAT, LISTENERS, PluginSuite
+from support.stages.plugin_suite import BOAT, FEW_HOOKS, LISTENERS, PluginSuite
 from support.stages.printed import colours_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -26,7 +26,7 @@ def suite(new_suite: Callable[..., PluginSuite]) -> PluginSuite:
 def test_a_page_is_complete_after_a_killed_worker(suite: PluginSuite, site: str, moment: str) -> None:
     """Whenever it was killed, and no browser is left behind."""
     number = 201 + MOMENTS.index(moment)
-    run = suite.start(f"{site}/page/{number}", LOOKING)
+    run = suite.start(f"{site}/page/{number}", LOOKING, config=FEW_HOOKS)
     suite.until_begun(run, moment)
     suite.kill()
     assert suite.ended(run) == ["completed"]
