@@ -34,9 +34,9 @@ PLUGINS = (
 )
 # What its packages declare.
 OLDEST_NODE = 18
-# Seconds for a hook: a browser that starts beside a whole suite of tests is slow. A page with few hooks is done
-# sooner. At the end both a browser and the script that closes it are told, and one that comes too late for it
-# takes all its time.
+# Seconds for a hook: a browser that starts beside a whole suite of tests is slow. A page with few hooks needs
+# less. At the end both a browser and the script that closes it are told, and one that comes too late for the
+# other takes all its time.
 PATIENCE = {"TIMEOUT": 300}
 FEW_HOOKS = {"TIMEOUT": 120}
 # Of the picture on each page of the site.
