@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from support.processes.embedded_users import acquire
-from support.processes.environments import LOCKS
+from support.processes.environments import LINGER, LOCKS
 from support.servers.cluster import PASSWORD, Cluster
 from support.servers.pgbouncer import PgBouncer
 
@@ -26,7 +26,7 @@ from queue_workflows.errors import EmbeddedServerError, ExitCode
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch, tmp_path):
     for name in [*os.environ]:
-        if name.startswith(("PG", "QWF_", "AI_LEADS_")) and name != LOCKS:
+        if name.startswith(("PG", "QWF_", "AI_LEADS_")) and name not in (LOCKS, LINGER):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     reset_config()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import tomllib
@@ -23,26 +24,47 @@ OPTIONAL = ("embedded", "web", "mcp", "otel")
 IMPORTERS = {"import_module", "__import__", "find_spec"}
 
 
+installed = functools.cache(packages_distributions)
+
+
 def import_names(requirements: list[str]) -> set[str]:
     """The top-level modules that these requirements install, as far as they are installed here."""
     wanted = {canonicalize_name(Requirement(text).name) for text in requirements}
     return {
         module
-        for module, distributions in packages_distributions().items()
+        for module, distributions in installed().items()
         if wanted & set(map(canonicalize_name, distributions))
     }
 
 
 EXTRAS = PROJECT["optional-dependencies"]
-ALWAYS = {*sys.stdlib_module_names, OURS, *import_names(PROJECT["dependencies"])}
-WHEN_USED = ALWAYS | import_names([text for extra in OPTIONAL for text in EXTRAS[extra]])
-# The page is imported by what serves it, and by nothing else: there its own extras are at home.
-ON_THE_PAGE = ALWAYS | import_names([text for extra in ("web", "mcp") for text in EXTRAS[extra]])
 # What fits the engine into a framework is imported by apps of that framework alone.
 FRAMEWORKS = {"django": {"django", "starlette"}, "flask.py": {"flask", "werkzeug", "a2wsgi"}}
-IN_TESTING = WHEN_USED | import_names(
-    [t for t in EXTRAS["test"] if canonicalize_name(Requirement(t).name) != OURS]
-)
+
+
+@functools.cache
+def always() -> set[str]:
+    """What any module may import at once; asked for late, since each process of a run reads this file."""
+    return {*sys.stdlib_module_names, OURS, *import_names(PROJECT["dependencies"])}
+
+
+@functools.cache
+def when_used() -> set[str]:
+    """What a function may import, as it is called."""
+    return always() | import_names([text for extra in OPTIONAL for text in EXTRAS[extra]])
+
+
+@functools.cache
+def on_the_page() -> set[str]:
+    """The page is imported by what serves it, and by nothing else: there its own extras are at home."""
+    return always() | import_names([text for extra in ("web", "mcp") for text in EXTRAS[extra]])
+
+
+@functools.cache
+def in_testing() -> set[str]:
+    """What is for host apps' tests may use what their tests have."""
+    others = [text for text in EXTRAS["test"] if canonicalize_name(Requirement(text).name) != OURS]
+    return when_used() | import_names(others)
 
 
 class Import(NamedTuple):
@@ -88,12 +110,12 @@ def foreign(
 ) -> list[str]:
     """What in it neither belongs to us nor is declared for such a place."""
     if testing:
-        return [f"{found.line}: {found.top}" for found in imports(source) if found.top not in IN_TESTING]
-    at_once = ON_THE_PAGE if page else ALWAYS
+        return [f"{found.line}: {found.top}" for found in imports(source) if found.top not in in_testing()]
+    at_once = on_the_page() if page else always()
     return [
         f"{found.line}: {found.top}"
         for found in imports(source)
-        if found.top not in (at_once if found.at_once else WHEN_USED) | set(framework)
+        if found.top not in (at_once if found.at_once else when_used()) | set(framework)
     ]
 
 
@@ -106,10 +128,10 @@ def sources() -> list[Path]:
 def test_a_module_imports_nothing_of_a_host_app(path: Path) -> None:
     """Also no undeclared dependency, and none of an extra before the part that needs it is used."""
     parts = path.relative_to(ROOT).parts
-    in_testing, on_the_page = "testing" in parts, parts[:3] == ("src", OURS, "web")
+    testing, page = "testing" in parts, parts[:3] == ("src", OURS, "web")
     framework = FRAMEWORKS.get(parts[2], set()) if parts[:2] == ("src", OURS) else set()
     source = path.read_text(encoding="utf-8")
-    assert foreign(source, testing=in_testing, page=on_the_page, framework=framework) == []
+    assert foreign(source, testing=testing, page=page, framework=framework) == []
 
 
 def test_the_page_is_imported_when_it_is_served() -> None:

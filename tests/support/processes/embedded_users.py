@@ -133,11 +133,13 @@ def alive(pid: int) -> bool:
 
 
 def until(condition: Callable[[], object], what: str, patience_s: float = 150) -> None:
-    """Poll for something that another process is about to do."""
+    """Poll for something that another process is about to do, most of the time asleep."""
     deadline = time.monotonic() + patience_s
+    began = time.thread_time()
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience_s} s"
-        time.sleep(0.03)
+        time.sleep(max(0.03, 4 * (time.thread_time() - began)))
+        began = time.thread_time()
 
 
 def holders(path: Path) -> list[int]:
@@ -155,16 +157,21 @@ def holders(path: Path) -> list[int]:
 
 def processes_below(directory: Path) -> list[int]:
     """The living processes that work in, or hold files of, a directory: what a test must not leave behind."""
-    found = set()
-    for process in psutil.process_iter():
-        proc = Path(f"/proc/{process.pid}")
-        try:
-            links = [os.readlink(link) for link in (proc / "cwd", *(proc / "fd").iterdir())]
-        except OSError:
-            continue
-        if any(link.startswith(f"{directory}/") for link in links) and process.pid != os.getpid():
-            found.add(process.pid)
-    return sorted(found)
+    below = f"{directory}/"
+    return sorted(
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdecimal() and int(pid) != os.getpid() and any(link.startswith(below) for link in _held(pid))
+    )
+
+
+def _held(pid: str) -> list[str]:
+    """Where a process works and what it has open; nothing of one that has ended."""
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as opened:
+            return [os.readlink(f"/proc/{pid}/cwd"), *(os.readlink(file.path) for file in opened)]
+    except OSError:
+        return []
 
 
 @contextmanager
@@ -173,13 +180,15 @@ def passable_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="qwf-e-", dir="/tmp"))
     directory.chmod(0o755)
     yield directory
-    deadline = time.monotonic() + 150  # a keeper outlives its server by a moment
-    while (left := processes_below(directory)) and time.monotonic() < deadline:
-        time.sleep(0.03)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(directory)
-    assert left == []
+    try:
+        # A keeper outlives its server by a moment.
+        until(lambda: processes_below(directory) == [], f"nothing runs in {directory}")
+    except AssertionError:
+        for pid in processes_below(directory):
+            os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        shutil.rmtree(directory)
 
 
 def unset_environment(directory: Path) -> dict[str, str]:

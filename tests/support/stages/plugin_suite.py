@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -33,8 +34,13 @@ PLUGINS = (
 )
 # What its packages declare.
 OLDEST_NODE = 18
-# Seconds for a hook: a browser that starts beside a whole suite of tests is slow.
+# Seconds for a hook: a browser that starts beside a whole suite of tests is slow. A page with few hooks needs
+# less. At the end both a browser and the script that closes it are told, and one that comes too late for the
+# other takes all its time.
 PATIENCE = {"TIMEOUT": 300}
+FEW_HOOKS = {"TIMEOUT": 120}
+# Of the picture on each page of the site.
+BOAT = (0x20, 0x60, 0xA0)
 # What is needed to see a page as a browser does, and no more.
 LISTENERS = ("chrome", "consolelog", "responses")
 SETTINGS = {
@@ -70,6 +76,19 @@ def install(place: Path) -> Path:
     if installed.returncode:
         missing(f"the suite could not be installed: {installed.stderr[-500:]}")
     return place / "plugins"
+
+
+def installed_once(shared: Path) -> Path:
+    """The plugins, in a directory that the processes of a run share: the first to come installs them."""
+    place, done = shared / "suite", shared / "suite-is-installed"
+    with (shared / "suite-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if done.exists():
+            return Path(done.read_text(encoding="utf-8"))
+        place.mkdir(exist_ok=True)
+        plugins = install(place)
+        done.write_text(str(plugins), encoding="utf-8")
+        return plugins
 
 
 def _check_node() -> None:

@@ -5,14 +5,23 @@ A file is done by one process, unless it is named here as one whose tests stand 
 
 from __future__ import annotations
 
-# What their fixtures set up for the whole file takes longer than most of their tests.
-WHOLE = ("test_plugin_suite.py", "test_two_commands.py", "test_wheel.py", "test_archive_example.py")
+# What their fixtures set up for the whole file takes longer than most of their tests. The first installs what
+# files further down use; the image is built while the processor has other things to wait for.
+WHOLE = (
+    "test_plugin_suite.py",
+    "test_two_commands.py",
+    "test_container_image.py",
+    "test_wheel.py",
+    "test_archive_example.py",
+)
 # The longest tests stand in the first of them.
 APART = (
     "test_mutants.py",
     "test_random_workflows_for_real.py",
     "test_no_wake_is_lost.py",
     "test_docs_snippets.py",
+    "test_plugin_suite_crawls.py",
+    "test_plugin_suite_kills.py",
     "test_cli_queue_import.py",
     "test_demo.py",
     "test_bench.py",

@@ -12,21 +12,19 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = "src/queue_workflows/models/columns.py"
 
 
-def columns(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "scripts" / "columns.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
 def test_the_committed_columns_are_those_of_the_models() -> None:
     """Whoever changes a model runs `make docs`."""
-    ended = columns("--check")
+    command = [sys.executable, ROOT / "scripts" / "columns.py", "--check"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [('"at_most_once": "BOOLEAN"', '"at_most_once": "TEXT"'), ("ingest_jobs", "jobs")]
 )
-def test_stale_columns_are_named_and_then_mended(tmp_path: Path, old: str, new: str) -> None:
+def test_stale_columns_are_named_and_then_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
     """--check names the module, changes nothing and fails; without it the module is as it was."""
     good = (ROOT / MODULE).read_text(encoding="utf-8")
     path = tmp_path / MODULE
@@ -34,11 +32,15 @@ def test_stale_columns_are_named_and_then_mended(tmp_path: Path, old: str, new: 
     spoilt = good.replace(old, new, 1)
     assert spoilt != good
     path.write_text(spoilt, encoding="utf-8")
-    ended = columns("--check", "--root", tmp_path)
-    assert (ended.returncode, ended.stdout) == (1, f"columns: {MODULE} stale, run `make docs`\n")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import columns
+
+    monkeypatch.setattr(sys, "argv", ["columns.py", "--check", "--root", str(tmp_path)])
+    assert (columns.main(), capsys.readouterr().out) == (1, f"columns: {MODULE} stale, run `make docs`\n")
     assert path.read_text(encoding="utf-8") == spoilt
 
-    assert columns("--root", tmp_path).returncode == 0
+    monkeypatch.setattr(sys, "argv", ["columns.py", "--root", str(tmp_path)])
+    assert columns.main() == 0
     assert path.read_text(encoding="utf-8") == good
 
 

@@ -1,4 +1,4 @@
-"""A public suite of plugins, as it is on PyPI, archives a site on this engine."""
+"""A public suite of plugins, as it is on PyPI, archives each kind of address on this engine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import gzip
 import hashlib
 import json
 import sqlite3
-import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
 import psutil
 import pytest
-from support.processes.workers import until
-from support.servers.site import FEED, WORDS, paper, picture, serving_site, song
-from support.stages.plugin_suite import LISTENERS, PLUGINS, PluginSuite, install, plugin_suite
+from support.servers.site import FEED, WORDS, paper, picture, song
+from support.stages.plugin_suite import BOAT, PLUGINS, PluginSuite
 from support.stages.printed import colours_of, text_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -31,11 +29,8 @@ RESULTS = {
     **dict.fromkeys(("search_backend_sqlite.90", "hashes.93"), "succeeded"),
     "staticfile.26": "noresults",
 }
-# A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it.
-MOMENTS = ("09_chrome_launch", "24_responses", "30_chrome_navigate", "51_screenshot", "54_title")
-LOOKING = (*LISTENERS, "screenshot", "title")
-# Of the picture on each page, of the paper, and of the words.
-BOAT, WHITE, BLACK = (0x20, 0x60, 0xA0), (255, 255, 255), (0, 0, 0)
+# Of the paper, and of the words.
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 HANGS = """#!/bin/sh
 trap '' TERM
 (exec sleep 3600) &
@@ -45,25 +40,16 @@ while true; do sleep 3600; done
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[str]:
-    """The site that is archived."""
-    with serving_site() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def suite(qwf_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PluginSuite]:
-    """The suite, installed once, on a worker that has no more than three browsers at a time."""
-    plugins, hanging = install(tmp_path_factory.mktemp("suite")), tmp_path_factory.mktemp("hanging")
+def suite(new_suite: Callable[..., PluginSuite], tmp_path_factory: pytest.TempPathFactory) -> PluginSuite:
+    """The suite, beside a plugin whose hook hangs."""
+    hanging = tmp_path_factory.mktemp("hanging")
     hook = hanging / "hanging" / "on_Snapshot__40_hangs.sh"
     hook.parent.mkdir()
     hook.write_text(HANGS)
     hook.chmod(0o755)
     config = {"properties": {"HANGING_TIMEOUT": {"type": "integer", "default": 2}}, "x-max-attempts": 1}
     (hook.parent / "config.json").write_text(json.dumps(config))
-    with plugin_suite(qwf_dsn, [plugins, hanging], tmp_path_factory.mktemp("data")) as made:
-        made.work("--concurrency", "4", "--max-background", "3")
-        yield made
+    return new_suite(hanging)
 
 
 @pytest.fixture(scope="module")
@@ -160,80 +146,6 @@ def test_a_redirect_is_followed(suite: PluginSuite, site: str, archived: dict[st
     assert json.loads(_read(suite, run, "headers/headers.json"))["response_url"] == f"{site}/page/1"
     hops = [(line["from_url"], line["to_url"]) for line in suite.lines(run, "redirects/redirects.jsonl")]
     assert (f"{site}/old", f"{site}/page/1") in hops
-
-
-def test_of_seven_pages_none_loses_its_document_or_a_line(suite: PluginSuite, site: str) -> None:
-    """They are asked for at once, and no more than three browsers are there at a time."""
-    runs = {number: suite.start(f"{site}/page/{number}", LISTENERS) for number in range(101, 108)}
-    most, looked = 0, threading.Event()
-    while suite.over(*runs.values()) < len(runs):
-        most = max(most, suite.browsers())
-        looked.wait(0.3)
-    assert suite.ended(*runs.values()) == ["completed"] * len(runs)
-    found = {number: suite.seen(run) for number, run in runs.items()}
-    assert found == {n: ([f"{site}/page/{n}"], [f"canal {n} is open"]) for n in runs}
-    assert 0 < most <= 3
-
-
-def test_six_pages_of_a_crawl_have_three_browsers_at_a_time(suite: PluginSuite, site: str) -> None:
-    """They are named by one page, at once, and its cap alone keeps the worker from beginning all of them."""
-    suite.change("--concurrency", "10", "--max-background", "1000")
-    wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"]}
-    crawl = suite.start(f"{site}/list/301-306", (*LISTENERS, "parse_html_urls"), max_open_runs=3, **wanted)
-    most, looked = 0, threading.Event()
-    while not suite.over(crawl):
-        most = max(most, suite.browsers())
-        looked.wait(0.3)
-    runs = suite.below(crawl)
-    assert sorted(suite.ended(crawl, *runs.values())) == ["completed"] * 7
-    found = {url: suite.seen(run) for url, run in runs.items()}
-    assert found == {
-        f"{site}/page/{n}": ([f"{site}/page/{n}"], [f"canal {n} is open"]) for n in range(301, 307)
-    }
-    assert 1 < suite.most_open(*runs.values()) <= 3
-    assert 0 < most <= 3
-
-
-def test_a_crawl_that_is_set_up_has_one_browser_for_all_its_pages(suite: PluginSuite, site: str) -> None:
-    """The suite's own setup begins it, each page has a tab in it, and it is gone after the last page."""
-    isolation = {"CHROME_ISOLATION": "crawl"}
-    wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"], "config": isolation}
-    plugins = (*LISTENERS, "title", "parse_html_urls")
-    tree = suite.start(f"{site}/list/401-403", plugins, max_open_runs=2, setup="CrawlSetup", **wanted)
-    most, looked = 0, threading.Event()
-    while not suite.over(tree):
-        most = max(most, suite.browsers())
-        looked.wait(0.3)
-    (first,) = suite.below(tree).values()
-    pages = suite.below(first)
-    assert [suite.failures(run) for run in (tree, first, *pages.values())] == [{}] * 5
-    numbers = {f"{site}/page/{n}": n for n in (401, 402, 403)}
-    assert {url: suite.seen(run) for url, run in pages.items()} == {
-        url: ([url], [f"canal {n} is open"]) for url, n in numbers.items()
-    }
-    assert {url: _read(suite, run, "title/title.txt") for url, run in pages.items()} == {
-        url: f"Canal {n}" for url, n in numbers.items()
-    }
-    assert most == 1
-    until(lambda: suite.browsers() == 0)
-    assert not (suite.data / "profiles" / str(tree)).exists()
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_page_is_complete_after_a_killed_worker(suite: PluginSuite, site: str, moment: str) -> None:
-    """Whenever it was killed, and no browser is left behind."""
-    number = 201 + MOMENTS.index(moment)
-    run = suite.start(f"{site}/page/{number}", LOOKING)
-    suite.until_begun(run, moment)
-    suite.kill()
-    assert suite.ended(run) == ["completed"]
-    # With the worker its browser was lost, or what had begun of it: the kill came in time.
-    assert suite.attempts(run, "09_chrome_launch") >= 2
-    assert suite.seen(run) == ([f"{site}/page/{number}"], [f"canal {number} is open"])
-    assert _read(suite, run, "title/title.txt") == f"Canal {number}"
-    colours = colours_of(suite.file(run, "screenshot/screenshot.png").read_bytes())
-    assert colours[BOAT] == 16 * 16
-    until(lambda: suite.browsers() == 0)
 
 
 def _without_blanks(text: str) -> str:
