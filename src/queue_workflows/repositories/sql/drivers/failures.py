@@ -5,6 +5,7 @@ Every other error is the driver's own, and passes as it is.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
@@ -26,7 +27,7 @@ def explained(error: Exception, handle: object) -> QwfError | None:
     if isinstance(handle, AskingConnection) and not handle.is_callers:
         return None
     state = _sqlstate(error)
-    if state == _FAILED:
+    if state == _FAILED or _is_left_to_roll_back(error):
         return FailedTransaction(kind_name(handle))
     if state not in _MISSING:
         return None
@@ -34,6 +35,12 @@ def explained(error: Exception, handle: object) -> QwfError | None:
     place = "this database" if database is None else f"the database {database!r}"
     first_line = str(_drivers_own(error)).splitlines()[0]
     return SchemaError(f"{place} has not what this needs: {first_line}", advice=_UPGRADE)
+
+
+def _is_left_to_roll_back(error: Exception) -> bool:
+    """Whether SQLAlchemy sends nothing more in a transaction that it has given up, as after a flush that failed."""
+    kind = getattr(sys.modules.get("sqlalchemy.exc"), "PendingRollbackError", ())
+    return isinstance(error, kind)
 
 
 def _sqlstate(error: Exception) -> str | None:
