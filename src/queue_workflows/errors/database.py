@@ -61,7 +61,8 @@ class UnusableConnection(ConfigurationError):
 
     def __init__(self, kind: str, state: str, *, wanted: str, advice: str | None = None) -> None:
         link = " " if state.startswith(("in ", "on ", "to ")) else ", "
-        super().__init__(f"conn is a {kind}{link if state else ''}{state}; {wanted}", advice=advice)
+        article = "an" if kind[:1] in "aeiou" else "a"
+        super().__init__(f"conn is {article} {kind}{link if state else ''}{state}; {wanted}", advice=advice)
         self.kind, self.state = kind, state
 
 

@@ -26,6 +26,14 @@ def nested(levels: int) -> Any:
     return found
 
 
+def objects(levels: int) -> Any:
+    """Objects in one another."""
+    found: Any = {}
+    for _ in range(levels - 1):
+        found = {"a": found}
+    return found
+
+
 # What is said, and in words of both what is wrong with it.
 SAME: tuple[tuple[dict[str, Any], str], ...] = (
     ({"task": ""}, "task_name is empty"),
@@ -35,10 +43,13 @@ SAME: tuple[tuple[dict[str, Any], str], ...] = (
     ({"queue": "a b"}, "'a b' is no queue name"),
     ({"queue": "q" * 64}, f"'{'q' * 64}' is no queue name"),
     ({"queue": "GPU"}, "the queue 'GPU' is reserved for node jobs"),
+    ({"queue": "cpu"}, "the queue 'cpu' is reserved for node jobs"),
+    ({"queue": "hooks"}, "the queue 'hooks' is reserved for node jobs"),
     ({"args": {str(n): "x" * (MAX_BYTES // 4) for n in range(4)}}, "larger than 16,777,216 bytes of JSON"),
     ({"args": {"a": "x" * MAX_BYTES}}, "larger than 16,777,216 bytes of JSON"),
     ({"args": {"a": nested(MAX_DEPTH)}}, "nested deeper than 100 levels"),
     ({"args": {"a": nested(MAX_DEPTH + 50)}}, "nested deeper than 100 levels"),
+    ({"args": objects(MAX_DEPTH + 1)}, "nested deeper than 100 levels"),
     ({"reason": ""}, "reason is empty"),
     ({"reason": "x" * 65_537}, "reason has 65,537 bytes, more than 65,536"),
     ({"dedupe_key": ""}, "dedupe_key is empty"),
@@ -64,10 +75,12 @@ SAME: tuple[tuple[dict[str, Any], str], ...] = (
     ({"delay": -1}, "delay must be a number of seconds, not -1"),
     ({"delay": 3_153_600_001}, "delay must be a number of seconds, not 3153600001"),
     ({"backoff_s": -0.5}, "backoff_s must be a number of seconds, not -0.5"),
+    ({"backoff_s": 3_153_600_001}, "backoff_s must be a number of seconds, not 3153600001"),
     ({"timeout_s": 0}, "timeout_s must be a number of seconds, not 0"),
     ({"timeout_s": 3_153_600_001}, "timeout_s must be a number of seconds, not 3153600001"),
     ({"stall_timeout_s": 0}, "stall_timeout_s must be a number of seconds, not 0"),
     ({"stall_timeout_s": -2}, "stall_timeout_s must be a number of seconds, not -2"),
+    ({"stall_timeout_s": 3_153_600_001}, "stall_timeout_s must be a number of seconds, not 3153600001"),
     ({"at_most_once": True, "max_attempts": 2}, "at_most_once and max_attempts=2 contradict each other"),
     ({"run_at": "2040-01-31T12:00:00"}, "run_at 2040-01-31T12:00:00 has no time zone"),
     ({"run_at": "2040-01-31"}, "has no time zone"),
@@ -101,14 +114,33 @@ NAMED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"unique": {"replace": ["queue"]}}, ""),
     ({"unique": {"period": 0}}, ""),
     ({"exclusive": "a" * 510}, "limit_key"),
+    ({"host_lock": "a\tb"}, "host_lock"),
+    ({"exclusive": "a\x7fb"}, "exclusive"),
 )
+# What only JSON can say, or Python shows in another way, in the function's words.
+OF_SQL: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"args": [1]}, "args must be a JSON object, not array"),
+    ({"args": "x"}, "args must be a JSON object, not string"),
+    ({"prio": 1}, "the option prio is not known"),
+    ({"priority": "high"}, "the option priority is a number"),
+    ({"reason": 7}, "the option reason is a string"),
+    ({"at_most_once": 1}, "the option at_most_once is a boolean"),
+    ({"unique": True}, "the option unique is a object"),
+    ({"run_at": ""}, "run_at is empty"),
+    ({"host_lock": "a\tb"}, "host_lock 'a\tb' has blanks around it or characters that cannot be seen"),
+    ({"exclusive": "a\x7fb"}, "exclusive 'a\x7fb' has blanks around it or characters that cannot be seen"),
+)
+LONGEST_S = 3_153_600_000
 GOOD_ONES: tuple[dict[str, Any], ...] = (
     {"args": {"a": nested(MAX_DEPTH - 1)}},
+    {"args": objects(MAX_DEPTH)},
     {"args": {"a": [None, "x" * (MAX_BYTES - 20)]}},
-    {"args": {"n": [None, "a: null", {"b": None}] * 300_000}},
+    {"args": {"n": [None, "a: null", {"b": None}] * 600_000}},
     {"task": "t" * 512, "queue": "q" * 63},
     {"run_at": "2040-01-31T12:00:00+05:30"},
     {"priority": 0, "delay": 0, "backoff_s": 0, "timeout_s": 0.001, "max_attempts": 32_767},
+    {"delay": LONGEST_S, "backoff_s": LONGEST_S, "timeout_s": LONGEST_S, "stall_timeout_s": LONGEST_S},
+    {"reason": "r", "traceparent": "t", "host_lock": "h", "limit_key": "l", "dedupe_key": "d"},
     {"host_lock": "elsewhere:a b", "limit_key": "a:b c", "exclusive": None},
     {"exclusive": "ä b"},
     {"unique": {"key": "x" * 512}},
@@ -174,6 +206,34 @@ def test_both_refuse_it(conn: Any, said: dict[str, Any], name: str) -> None:
     verbs, functions = refusals(conn, said)
     assert name in verbs
     assert name in functions
+
+
+@pytest.mark.parametrize(("said", "words"), OF_SQL, ids=shown)
+def test_sql_is_told_which_type_is_wanted(conn: Any, said: dict[str, Any], words: str) -> None:
+    """And nothing is stored."""
+    with pytest.raises(psycopg.Error) as refused, conn.transaction():
+        by_sql(conn, said)
+    assert refused.value.diag.message_primary == f"qwf_enqueue: {words}"
+    assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ({"task": ""}, "23514"),
+        ({"priority": 10}, "23514"),
+        ({"host_lock": "elsewhere:"}, "23514"),
+        ({"prio": 1}, "22023"),
+        ({"priority": "high"}, "22023"),
+        ({"run_at": "2040-01-31T12:00:00+00:00", "delay": 1}, "22023"),
+    ],
+    ids=shown,
+)
+def test_the_sqlstate_says_what_is_wrong(conn: Any, said: dict[str, Any], state: str) -> None:
+    """One for a value that is out of bounds, as the table has it, and one for what makes no sense."""
+    with pytest.raises(psycopg.Error) as refused, conn.transaction():
+        by_sql(conn, said)
+    assert refused.value.sqlstate == state
 
 
 @pytest.mark.parametrize("said", GOOD_ONES, ids=shown)

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from support.connections.kinds import KINDS, Brought, Django
 from support.connections.writing import WRITING, Stage, everything
 
@@ -114,6 +115,39 @@ def test_one_in_a_failed_transaction(kind: type[Brought], qwf_dsn: str) -> None:
         async with kind(qwf_dsn) as brought:
             with pytest.raises(Exception):  # noqa: B017, PT011 - each driver has its own
                 await brought.run(brought.fail)
+            error = await refused(brought, FailedTransaction, has_forms=kind.awaited)
+            assert "roll it back" in str(error)
+            await brought.run(brought.rollback)
+            assert (await brought.verb(qwf, "enqueue_ingest_job", "t", **ONE)).created
+            await brought.run(brought.rollback)
+
+    before = written(qwf_dsn)
+    asyncio.run(scene())
+    assert written(qwf_dsn) == before
+
+
+class Base(DeclarativeBase):
+    """The application's own."""
+
+
+class Order(Base):
+    """A row that cannot be stored, as its table is not there."""
+
+    __tablename__ = "orders_of_nobody"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if "Session" in kind.__name__], ids=lambda kind: kind.__name__
+)
+def test_a_session_after_a_flush_that_failed(kind: type[Brought], qwf_dsn: str) -> None:
+    """SQLAlchemy sends nothing more until it is rolled back: a failed transaction as any other."""
+
+    async def scene() -> None:
+        async with kind(qwf_dsn) as brought:
+            brought.handle.add(Order(id=1))
+            with pytest.raises(sa.exc.ProgrammingError):
+                await brought.run(brought.handle.flush)
             error = await refused(brought, FailedTransaction, has_forms=kind.awaited)
             assert "roll it back" in str(error)
             await brought.run(brought.rollback)

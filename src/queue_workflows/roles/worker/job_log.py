@@ -45,7 +45,8 @@ _TASK_NAME: Final = attrgetter("job.task_name")
 _UNKNOWN: Final = {
     UNKNOWN_TASK: "the task %s is not registered here: its jobs wait for a worker that knows it, or for --app"
     " MODULE that imports it",
-    UNKNOWN_MODULE: "the node module %s is not found here: its jobs wait for a worker that has it",
+    UNKNOWN_MODULE: "the node module %s is not found here: its jobs wait for a worker that has it, or for"
+    " --app MODULE that brings it",
     UNKNOWN_MODEL: "the model %s cannot be loaded here: its jobs wait for a worker that can",
 }
 # More names than any host app has: beyond that they are somebody's mistake, and would only fill the memory.

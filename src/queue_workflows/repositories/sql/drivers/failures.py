@@ -6,6 +6,7 @@ Every other error is the driver's own, and passes as it is.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
@@ -36,7 +37,7 @@ def explained(error: Exception, handle: object) -> QwfError | None:
     if isinstance(handle, AskingConnection) and not handle.is_callers:
         return None
     state = _sqlstate(error)
-    if state == _FAILED:
+    if state == _FAILED or _is_left_to_roll_back(error):
         return FailedTransaction(kind_name(handle))
     if _is_of_another_session(state, error):
         return _sessions_not_kept(error)
@@ -62,6 +63,12 @@ def _sessions_not_kept(error: Exception) -> SessionsNotKept:
 
 def _first_line(error: Exception) -> str:
     return str(_drivers_own(error)).splitlines()[0]
+
+
+def _is_left_to_roll_back(error: Exception) -> bool:
+    """Whether SQLAlchemy sends nothing more in a transaction that it has given up, as after a flush that failed."""
+    kind = getattr(sys.modules.get("sqlalchemy.exc"), "PendingRollbackError", ())
+    return isinstance(error, kind)
 
 
 def _sqlstate(error: Exception) -> str | None:
