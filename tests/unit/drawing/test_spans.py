@@ -58,7 +58,15 @@ def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0.0s"), (0.0002, "0.0s"), (0.003, "3ms"), (0.0494, "49ms"), (0.05, "0.1s"), (9.96, "10.0s"), (10, "10s")],
+    [
+        (0, "0.0s"),
+        (0.0002, "0.0s"),
+        (0.003, "3ms"),
+        (0.0494, "49ms"),
+        (0.05, "0.1s"),
+        (9.96, "10.0s"),
+        (10, "10s"),
+    ],
 )
 def test_a_short_time_is_said_by_its_thousandths(seconds: float, said: str) -> None:
     """What took a few milliseconds did not take nothing."""

@@ -36,7 +36,9 @@ def refused(frame: Frame, why: Refusal, *, wants_json: bool = False) -> Response
     if wants_json:
         return as_json({"error": why.title, "text": why.text, "advice": why.advice}, why.status)
     stands = replace(frame, title=why.title, come_back_s=why.come_back_s, live_topic=None, command="")
-    response = HTMLResponse(render("refusal.html", stands, {"why": why, "typed": _typed(frame, why)}), why.status, NOT_KEPT)
+    response = HTMLResponse(
+        render("refusal.html", stands, {"why": why, "typed": _typed(frame, why)}), why.status, NOT_KEPT
+    )
     if why.come_back_s is not None:
         response.headers["Retry-After"] = str(why.come_back_s)
     return response

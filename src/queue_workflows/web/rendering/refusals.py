@@ -101,11 +101,9 @@ def _of_ours(exc: QwfError) -> Refusal:
         return Refusal(500, exc.message, advice=exc.advice or "")
     if isinstance(exc, DatabaseError):
         return Refusal(503, texts.AWAY, exc.message, exc.advice or texts.AWAY_ADVICE, COME_BACK_S)
-    if isinstance(exc, FilterRefused):
-        return Refusal(400, exc.message, advice=exc.advice or "", is_of_filter=True)
-    if isinstance(exc, PayloadError) or exc.exit_code == ExitCode.USAGE:
-        return Refusal(400, exc.message, advice=exc.advice or "")
-    return Refusal(409, exc.message, advice=exc.advice or "")
+    is_usage = isinstance(exc, PayloadError) or exc.exit_code == ExitCode.USAGE
+    is_of_filter = isinstance(exc, FilterRefused)
+    return Refusal(400 if is_usage else 409, exc.message, advice=exc.advice or "", is_of_filter=is_of_filter)
 
 
 def _of_driver(exc: BaseException) -> QwfError | None:
