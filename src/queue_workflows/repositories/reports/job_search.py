@@ -117,7 +117,7 @@ class JobPage:
 class JobSearch:
     """Searches jobs of both families on the caller's connection; changes nothing.
 
-    With `within_s` a search that would take longer, of each family, looks at fewer jobs and says how far it came.
+    With `within_s` a search that would take longer, of each family, looks at fewer jobs and says so.
     """
 
     def __init__(self, conn: Handle, *, within_s: float | None = None) -> None:

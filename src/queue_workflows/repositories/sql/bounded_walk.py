@@ -99,7 +99,7 @@ class BoundedWalk(Generic[I]):
     ) -> Found[I]:
         """What matches below a position; `base` narrows the walk to the rows of an index in its order.
 
-        A step that would take longer than `within_s`, by what those before it took, looks at fewer rows: where
+        A step that would take longer than `within_s`, by what the one before took, looks at fewer rows: where
         each row lies on a page of its own a walk takes ten times as long as where they lie together.
         """
         statement = self.step(filters, base=base)
