@@ -39,8 +39,10 @@ def say_span(seconds: float) -> str:
 
 
 def say_time(length: timedelta) -> str:
-    """Tenths below ten seconds, where most jobs are."""
+    """Tenths below ten seconds, where most jobs are; milliseconds where tenths would say nothing."""
     seconds = length.total_seconds()
+    if 0.0005 <= seconds < 0.05:
+        return f"{seconds * 1000:.0f}ms"
     return f"{max(0.0, seconds):.1f}s" if seconds < 10 else say_span(seconds)
 
 

@@ -17,8 +17,9 @@ from support.rows.schemas import blocked, until
 from queue_workflows import RunRefused, UnknownNode, UnknownRun, set_ref_resolver
 from queue_workflows.config import reset_config
 from queue_workflows.engine.runs import open_nodes
-from queue_workflows.engine.runs.retry import RunRetry, retry_run
+from queue_workflows.engine.runs.retry import RunRetry, foretell_retries, retry_run
 from queue_workflows.engine.runs.verbs import cancel_run
+from queue_workflows.errors import QwfError
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
@@ -77,7 +78,18 @@ class Stage:
         return dict(self.crew.done - before)
 
     def retry(self, run_id: uuid.UUID, **how: Any) -> RunRetry:
-        return retry_run(run_id, conn=self.connection, **how)
+        """Run it again; what is foretold of many says the same of it before."""
+        from_node = how.get("from_node")
+        foretold = foretell_retries([run_id], conn=self.connection, from_node=from_node)[run_id]
+        told: RunRetry | QwfError
+        try:
+            told = retry_run(run_id, conn=self.connection, **how)
+        except QwfError as refused:
+            told = refused
+        assert (type(foretold), str(foretold)) == (type(told), str(told))
+        if isinstance(told, QwfError):
+            raise told
+        return told
 
     def run(self, run_id: uuid.UUID) -> Any:
         return RunRepository(self.connection).fetch(run_id)

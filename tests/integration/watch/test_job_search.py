@@ -21,7 +21,7 @@ from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.job_search import JobPage, JobSearch
 from queue_workflows.repositories.reports.run_search import RunPage, RunSearch
 from queue_workflows.repositories.runs.listing import RunFilter
-from queue_workflows.repositories.sql.bounded_walk import FEW, MOST
+from queue_workflows.repositories.sql.bounded_walk import FEW, MOST, STEPS
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.families import BY_NAME
 
@@ -88,6 +88,21 @@ def test_a_search_that_few_match_ends_and_goes_on(crowded: Jobs) -> None:
     assert [page.searched_back_to is not None for page in pages] == [True, True, False]
     (edge,) = crowded.connection.execute(
         f"SELECT created_at FROM {crowded.table} ORDER BY id DESC OFFSET %s LIMIT 1", [MOST - 1]
+    ).fetchone() or (None,)
+    assert pages[0].searched_back_to == edge
+
+
+@pytest.mark.parametrize(("within_s", "looked_at"), [(1e-9, 2 * STEPS[0]), (3600.0, MOST)])
+def test_a_search_in_haste_looks_at_less_where_rows_are_slow_to_read(
+    crowded: Jobs, within_s: float, looked_at: int
+) -> None:
+    """By what its first step took; it says how far it came, and further looks find all the same."""
+    pages = pages_of(
+        lambda cursor: JobSearch(crowded.connection, within_s=within_s).page(rare(crowded), before=cursor)
+    )
+    assert sum(len(page.lines) for page in pages) == 2
+    (edge,) = crowded.connection.execute(
+        f"SELECT created_at FROM {crowded.table} ORDER BY id DESC OFFSET %s LIMIT 1", [looked_at - 1]
     ).fetchone() or (None,)
     assert pages[0].searched_back_to == edge
 

@@ -17,6 +17,8 @@ from support.servers.web_page import Answer, OperatorsPage, text_of
 from queue_workflows.repositories.audit_log import LAST_OF, AuditRepository
 from queue_workflows.repositories.jobs.picked import PICKED_INGEST
 from queue_workflows.repositories.runs.listing import PICKED, POISONED_AMONG
+from queue_workflows.repositories.runs.nodes import READ_OF
+from queue_workflows.repositories.runs.operator_verbs import DOCUMENTS, LOOK_AT_MANY
 from queue_workflows.web.acts.act import MOST_TARGETS
 
 DOCUMENT: dict[str, Any] = {"nodes": [{"id": "a", "module": "m"}]}
@@ -84,6 +86,24 @@ def test_of_runs(page: OperatorsPage, runs: list[str], act: str, monkeypatch: py
     assert f"{MOST_TARGETS:,} runs" in text_of(preview(page, act, runs))
 
 
+def test_of_runs_that_run_again(
+    page: OperatorsPage,
+    conn: psycopg.Connection,
+    runs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What each of them would run again is read of all at once; half of them have nothing to run again."""
+    conn.execute("UPDATE workflow_runs SET status = 'failed', finished_at = now()")
+    conn.execute(
+        "INSERT INTO workflow_nodes (run_id, node_id, state) SELECT id, 'a', CASE WHEN n %% 2 = 0"
+        " THEN 'failed' ELSE 'completed' END FROM unnest(%s::uuid[]) WITH ORDINALITY AS of (id, n)",
+        [runs],
+    )
+    few, many = looks(page, "run.retry", runs, monkeypatch)
+    assert few == many <= 8
+    assert f"{MOST_TARGETS // 2:,} runs" in text_of(preview(page, "run.retry", runs))
+
+
 @pytest.mark.parametrize("act", ["job.cancel", "job.retry"])
 def test_of_jobs(
     page: OperatorsPage, conn: psycopg.Connection, act: str, monkeypatch: pytest.MonkeyPatch
@@ -131,17 +151,24 @@ def test_each_is_read_by_an_index(conn: psycopg.Connection, mode: str) -> None:
         "INSERT INTO audit_log (actor, action, subject_kind, subject_id)"
         " SELECT 'ann', 'run.cancel', 'run', id::text FROM workflow_runs"
     )
+    conn.execute(
+        "INSERT INTO workflow_nodes (run_id, node_id, state)"
+        " SELECT id, 'n' || n, 'completed' FROM workflow_runs, generate_series(1, 3) AS n"
+    )
     (job,) = Jobs("ingest", conn).enqueue()
     conn.execute(
         "INSERT INTO ingest_jobs (task_name, queue, status, finished_at)"
         " SELECT 'load', 'fetch', 'completed', now() FROM generate_series(1, 20000)"
     )
-    conn.execute("ANALYZE workflow_runs, workflow_dispatch_events, audit_log, ingest_jobs")
+    conn.execute("ANALYZE workflow_runs, workflow_nodes, workflow_dispatch_events, audit_log, ingest_jobs")
     runs = {"ids": "{" + ",".join(ids[:20]) + "}"}
     subjects = {"kinds": "{" + ",".join(["run"] * 20) + "}", "ids": runs["ids"]}
     for sql, params in (
         (PICKED, runs),
         (POISONED_AMONG, runs),
+        (LOOK_AT_MANY, runs),
+        (DOCUMENTS, runs),
+        (READ_OF, {"run_ids": runs["ids"]}),
         (LAST_OF, subjects),
         (PICKED_INGEST, {"ids": f"{{{job}}}"}),
     ):

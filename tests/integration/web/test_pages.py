@@ -177,6 +177,23 @@ def test_a_wrong_address_says_what_is_wrong(
     assert "Traceback" not in shown.text
 
 
+@pytest.mark.parametrize("place", ["/jobs", "/runs"])
+def test_a_typo_in_a_filter_is_mended_where_it_was_made(place: str, filled: OperatorsPage) -> None:
+    """The field has what was written, and says at itself what is wrong with it."""
+    shown = filled.get(place, q='stauts:failed "<b>').text
+    assert f'<form class="filter" action="{place}"' in shown
+    assert 'value="stauts:failed &#34;&lt;b&gt;"' in shown
+    assert 'aria-invalid="true" aria-describedby="filter-flaw"' in shown
+    assert "<b>" not in shown
+
+
+def test_nothing_that_matches_has_no_button_for_all_of_it(filled: OperatorsPage) -> None:
+    """An act on all that match is offered where something does, or may further back."""
+    for place, act in (("/jobs", "job.retry"), ("/runs", "run.retry")):
+        assert f'value="{act}"' in filled.get(place, q="status:failed").text
+        assert f'value="{act}"' not in filled.get(place, q="status:failed older:90d").text
+
+
 def test_a_filter_that_is_too_broad_is_no_failure_of_the_page(
     qwf_dsn: str, full: EveryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:

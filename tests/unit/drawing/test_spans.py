@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import click
 import pytest
 
 from queue_workflows.cli.shared.durations import span
-from queue_workflows.drawing.words import say_span
+from queue_workflows.drawing.words import say_span, say_time
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,20 @@ def test_what_is_no_span_is_refused(written: str) -> None:
 def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
     """As coarse as a person needs it."""
     assert say_span(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0.0s"),
+        (0.0002, "0.0s"),
+        (0.003, "3ms"),
+        (0.0494, "49ms"),
+        (0.05, "0.1s"),
+        (9.96, "10.0s"),
+        (10, "10s"),
+    ],
+)
+def test_a_short_time_is_said_by_its_thousandths(seconds: float, said: str) -> None:
+    """What took a few milliseconds did not take nothing."""
+    assert say_time(timedelta(seconds=seconds)) == said

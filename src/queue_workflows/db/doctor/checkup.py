@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import psycopg
@@ -62,7 +63,10 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
            AS database_limit,
        (SELECT numbackends FROM pg_stat_database WHERE datname = current_database()) AS database_used
 """
-READ_ONLY: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool AS read_only"
+SERVER: Final = """
+SELECT current_setting('server_encoding') AS encoding,
+    pg_is_in_recovery() OR current_setting('transaction_read_only')::bool AS read_only
+"""
 SETTINGS: Final = """
 SELECT name, current_setting(name) AS value, source, pending_restart FROM pg_settings
 WHERE name = ANY (%s) OR pending_restart ORDER BY name
@@ -129,6 +133,11 @@ class Target:
         cursor = self.connection.cursor(row_factory=dict_row)
         return cursor.execute(query.encode(), parameters or None).fetchall()
 
+    @cached_property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings that checks are about, and those that wait for a restart, by name."""
+        return {row["name"]: row for row in self.rows(SETTINGS, [*SESSION_SETTINGS, *DURABILITY])}
+
     def row(self, query: str) -> dict[str, Any]:
         """The one row of a query."""
         return self.rows(query)[0]
@@ -140,6 +149,8 @@ def made(name: str, check: Callable[[Target], Check], patient: Target) -> Check:
         return check(patient)
     except psycopg.errors.InsufficientPrivilege as exc:
         return Check(name, Status.SKIP, f"not allowed to look: {exc.diag.message_primary or exc}")
+    except psycopg.errors.UndefinedTable:
+        return Check(name, Status.SKIP, "needs the schema")
     except QwfError as exc:
         return failed(name, exc)
     except WireLost as exc:
@@ -151,9 +162,10 @@ def made(name: str, check: Callable[[Target], Check], patient: Target) -> Check:
 
 def _check_server(patient: Target) -> Check:
     version = patient.connection.info.parameter_status("server_version") or ""
-    encoding = patient.row("SELECT current_setting('server_encoding') AS encoding")["encoding"]
+    server = patient.row(SERVER)
+    encoding = server["encoding"]
     data = {"version": version, "encoding": encoding}
-    if patient.row(READ_ONLY)["read_only"]:
+    if server["read_only"]:
         raise ReadOnlyServer(
             f"PostgreSQL {version}, which takes no writes",
             advice="name the primary in the DSN, and leave target_session_attrs to us",
@@ -359,11 +371,7 @@ def _check_connections(patient: Target) -> Check:
 
 
 def _check_session(patient: Target) -> Check:
-    held = {
-        row["name"]: row
-        for row in patient.rows(SETTINGS, list(SESSION_SETTINGS))
-        if row["name"] in SESSION_SETTINGS
-    }
+    held = {name: row for name, row in patient.settings.items() if name in SESSION_SETTINGS}
     found = ", ".join(f"{name} = {row['value']} ({row['source']})" for name, row in held.items())
     if patient.database.forgoes_sessions or not patient.connection.between.keeps_sessions:
         return Check("session", Status.OK, f"left as the server has it: {found}", data=held)
@@ -379,8 +387,7 @@ def _check_session(patient: Target) -> Check:
 
 
 def _check_durability(patient: Target) -> Check:
-    rows = patient.rows(SETTINGS, list(DURABILITY))
-    held = {row["name"]: row for row in rows if row["name"] in DURABILITY}
+    held = {name: row for name, row in patient.settings.items() if name in DURABILITY}
     off = [f"{name} is off ({row['source']})" for name, row in held.items() if row["value"] == "off"]
     if not off:
         return Check("durability", Status.OK, "committed jobs survive a crash of the server", data=held)
@@ -416,7 +423,7 @@ def _check_standby(patient: Target) -> Check:
 
 
 def _check_pending(patient: Target) -> Check:
-    names = [row["name"] for row in patient.rows(SETTINGS, []) if row["pending_restart"]]
+    names = [name for name, row in patient.settings.items() if row["pending_restart"]]
     if not names:
         return Check("pending restart", Status.OK, "nothing waits for a restart", data={"names": []})
     found = f"changed, but not in force: {', '.join(names)}"
@@ -426,8 +433,6 @@ def _check_pending(patient: Target) -> Check:
 
 
 def _check_devices(patient: Target) -> Check:
-    if patient.row("SELECT to_regclass('worker_heartbeats') IS NULL AS is_missing")["is_missing"]:
-        return Check("devices", Status.SKIP, "needs the schema")
     found = patient.rows(QUARANTINED)
     if not found:
         return Check("devices", Status.OK, "none is quarantined", data={"quarantined": []})
@@ -443,8 +448,6 @@ def _check_devices(patient: Target) -> Check:
 
 
 def _check_declared(patient: Target) -> Check:
-    if patient.row("SELECT to_regclass('task_declarations') IS NULL AS is_missing")["is_missing"]:
-        return Check("declared", Status.SKIP, "needs the schema")
     found = patient.rows(DISPUTED)
     if not found:
         return Check("declared", Status.OK, "no two apps declare different limits", data={"disputed": []})

@@ -69,7 +69,7 @@ def legend(kinds: Collection[str], state: str | None = None) -> str:
     """
     entries = [_entry(kind, state, WORDS[kind]) for kind in SEGMENTS if kind in kinds]
     if state is None and "running" in kinds:
-        entries += [_entry("running", end, f"work that {end}") for end in ("completed", "failed")]
+        entries += [_entry("running", end, end) for end in ("completed", "failed")]
     return f'<ul class="legend">{"".join(entries)}</ul>'
 
 

@@ -47,6 +47,11 @@ def moment(at: datetime | None) -> str:
     return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
+def length(seconds: float) -> str:
+    """A length of time for a sentence: in tenths of a second, or in thousandths where it is none of these."""
+    return f"{seconds:.1f} s" if seconds >= 0.05 else f"{seconds:.3f} s"
+
+
 def of_error(entry: dict[str, Any]) -> str:
     """An entry of a job's errors in a line."""
     kind = entry.get("type") or entry.get("kind") or "error"
@@ -122,7 +127,7 @@ def waits(there: Circumstances) -> Iterator[Reason]:
     since, is_known = _claimable_since(there)
     waited_s = max(0.0, (job.started_at - since).total_seconds())
     most = "" if is_known else "at most "
-    text = f"it could be claimed since {moment(since)} and waited {most}{waited_s:.1f} s for a worker"
+    text = f"it could be claimed since {moment(since)} and waited {most}{length(waited_s)} for a worker"
     data = {"claimable_since": since, "claimed_at": job.started_at, "waited_s": waited_s, "exact": is_known}
     yield Reason("waited", text, data)
 

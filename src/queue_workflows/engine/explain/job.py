@@ -19,6 +19,7 @@ from queue_workflows.engine.explain.history import (
     ends,
     held_for,
     history,
+    length,
     moment,
     of_error,
     waits,
@@ -438,7 +439,7 @@ def _ended(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
     yield from waits(there)
     if job.started_at is not None and job.claimed_by is not None:
         took_s = ((job.finished_at or there.now) - job.started_at).total_seconds()
-        yield Reason("took", f"its last attempt took {took_s:.1f} s", {"took_s": took_s})
+        yield Reason("took", f"its last attempt took {length(took_s)}", {"took_s": took_s})
 
 
 def _last_message(there: Circumstances) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from queue_workflows.engine.explain.history import Event, Reason, moment
+from queue_workflows.engine.explain.history import Event, Reason, length, moment
 from queue_workflows.engine.explain.job import Explanation, Knowledge, explain
 from queue_workflows.repositories.explain.explain_run import (
     FailingEvent,
@@ -69,7 +69,7 @@ def _ended(there: RunCircumstances) -> Iterator[Reason]:
     run = there.run
     if run.started_at is not None and run.finished_at is not None:
         took_s = (run.finished_at - run.started_at).total_seconds()
-        yield Reason("took", f"it took {took_s:.1f} s", {"took_s": took_s})
+        yield Reason("took", f"it took {length(took_s)}", {"took_s": took_s})
 
 
 def _over(there: RunCircumstances) -> Reason:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from queue_workflows.engine.runs.retry import RunRetry, retry_run
+from queue_workflows.engine.runs.retry import RunRetry, foretell_retries, retry_run
 from queue_workflows.engine.runs.verbs import cancel_runs
 from queue_workflows.errors import (
     DocumentError,
@@ -65,6 +65,19 @@ def cancel_named(
     """Ask these runs to end, all or, if one is not there, none; how each stood."""
     with connection.transaction():
         return cancel_runs(runs, conn=connection, actor=actor, reason=reason)
+
+
+def foretell_retry(
+    connection: psycopg.Connection[Any], runs: list[uuid.UUID], *, from_node: str | None
+) -> list[RunRetry | Refusal]:
+    """What `retry_each` would answer for these, of a few statements however many they are."""
+    told = foretell_retries(runs, conn=connection, from_node=from_node)
+    answers: list[RunRetry | Refusal] = []
+    for run_id, answer in told.items():
+        if isinstance(answer, UnknownNode) and len(runs) == 1:
+            raise answer
+        answers.append(Refusal(run_id, answer.message) if isinstance(answer, QwfError) else answer)
+    return answers
 
 
 def retry_each(

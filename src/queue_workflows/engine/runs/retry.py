@@ -16,7 +16,7 @@ from queue_workflows.config import EveryRef, current_config
 from queue_workflows.engine.runs.close_run import OUTPUTS
 from queue_workflows.engine.runs.document_change import NO_CHANGE, change_of
 from queue_workflows.engine.runs.verbs import RunName, check_mode, run_named
-from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
+from queue_workflows.errors import QwfError, RunRefused, UnknownNode, UnknownRun
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
@@ -26,6 +26,7 @@ from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, SealNode, compiled
 from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.planning.progress import Counters
 from queue_workflows.workflow.planning.reopening import Reopening, reopen
 from queue_workflows.workflow.providing import find_document
 from queue_workflows.workflow.references.references import paths_in
@@ -78,8 +79,7 @@ def retry_run(
             raise UnknownRun(run_id)
         _check(run_id, stored)
         if SteeringRepository(handle).is_pruned(run_id):
-            message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
-            raise RunRefused(run_id, message, status=stored.status, advice="start another run")
+            raise _pruned(run_id, stored)
         before = compiled(stored.spec, stored.spec_hash)
         change = NO_CHANGE
         if document is not None or latest:
@@ -87,14 +87,10 @@ def retry_run(
                 run_id, stored.status, before, find_document(before.name) if latest else document
             )
         now = change.document or before
-        if from_node is not None and from_node not in now.by_id:
-            raise UnknownNode(run_id, from_node)
-        from_nodes = frozenset(change.changed) | ({from_node} if from_node is not None else frozenset())
+        from_nodes = frozenset(change.changed) | _begun_from(run_id, now, from_node)
         reopening = _reopening(handle, run_id, now, from_nodes)
         if not reopening.again and stored.error_kind != OUTPUTS and now.outputs == before.outputs:
-            advice = "name a node to run again from, with `from_node` or --from"
-            message = f"run {run_id} is {stored.status}: there is nothing to run again"
-            raise RunRefused(run_id, message, status=stored.status, advice=advice)
+            raise _nothing_again(run_id, stored)
         inputs = (
             None if change.document is None else now.checked_inputs(SteeringRepository(handle).inputs(run_id))
         )
@@ -105,6 +101,59 @@ def retry_run(
                 _replace_document(handle, run_id, now, inputs)
                 reopening = replace(reopening, dropped=(*reopening.dropped, *change.removed))
             _write(handle, run_id, now, reopening, from_nodes, actor=actor, reason=reason, details=details)
+    return replace(_retry(run_id, stored, reopening), changed=change.changed, removed=change.removed)
+
+
+def foretell_retries(
+    runs: Collection[uuid.UUID], *, conn: Handle, from_node: str | None = None
+) -> dict[uuid.UUID, RunRetry | QwfError]:
+    """What `retry_run` would do to each of many runs, or what it would raise; nothing is changed.
+
+    However many they are, three statements read them.
+    """
+    stored = SteeringRepository(conn).stored_of(runs)
+    rows = WorkflowNodeRepository(conn).read_of(runs)
+    told: dict[uuid.UUID, RunRetry | QwfError] = {}
+    for run_id in runs:
+        try:
+            told[run_id] = _foretold(run_id, stored.get(run_id), rows[run_id], from_node)
+        except (RunRefused, UnknownRun, UnknownNode) as refused:
+            told[run_id] = refused
+    return told
+
+
+def _foretold(
+    run_id: uuid.UUID,
+    found: tuple[StoredRun, bool] | None,
+    rows: Mapping[str, Counters],
+    from_node: str | None,
+) -> RunRetry:
+    if found is None:
+        raise UnknownRun(run_id)
+    stored, is_pruned = found
+    _check(run_id, stored)
+    if is_pruned:
+        raise _pruned(run_id, stored)
+    document = compiled(stored.spec, stored.spec_hash)
+    graph = document.derived(graph_of)
+    known = {node_id: row for node_id, row in rows.items() if node_id in graph.nodes}
+    reopening = reopen(graph, known, from_nodes=_begun_from(run_id, document, from_node))
+    reopening = _without_doubtful_lists(reopening, document)
+    if not reopening.again and stored.error_kind != OUTPUTS:
+        raise _nothing_again(run_id, stored)
+    return _retry(run_id, stored, reopening)
+
+
+def _begun_from(run_id: uuid.UUID, document: Document, from_node: str | None) -> frozenset[str]:
+    """The node that is named to run again from, if there is one; the document has to have it."""
+    if from_node is None:
+        return frozenset()
+    if from_node not in document.by_id:
+        raise UnknownNode(run_id, from_node)
+    return frozenset((from_node,))
+
+
+def _retry(run_id: uuid.UUID, stored: StoredRun, reopening: Reopening) -> RunRetry:
     return RunRetry(
         run_id,
         stored.status,
@@ -113,9 +162,18 @@ def retry_run(
         reopening.kept,
         {node_id: reopening.nodes[node_id].total for node_id in reopening.elements_kept},
         setup_over=stored.setup_over,
-        changed=change.changed,
-        removed=change.removed,
     )
+
+
+def _pruned(run_id: uuid.UUID, stored: StoredRun) -> RunRefused:
+    message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
+    return RunRefused(run_id, message, status=stored.status, advice="start another run")
+
+
+def _nothing_again(run_id: uuid.UUID, stored: StoredRun) -> RunRefused:
+    advice = "name a node to run again from, with `from_node` or --from"
+    message = f"run {run_id} is {stored.status}: there is nothing to run again"
+    return RunRefused(run_id, message, status=stored.status, advice=advice)
 
 
 def go_on_with(run_id: uuid.UUID, *, conn: Handle) -> bool:

@@ -115,10 +115,14 @@ class JobPage:
 
 
 class JobSearch:
-    """Searches jobs of both families on the caller's connection; changes nothing."""
+    """Searches jobs of both families on the caller's connection; changes nothing.
 
-    def __init__(self, conn: Handle) -> None:
+    With `within_s` a search that would take longer, of each family, looks at fewer jobs and says so.
+    """
+
+    def __init__(self, conn: Handle, *, within_s: float | None = None) -> None:
         self._conn = conn
+        self._within_s = within_s
 
     def page(self, wanted: JobFilter, *, limit: int = 50, before: str | None = None) -> JobPage:
         """The newest jobs that match, or the next ones from the cursor of a page on."""
@@ -161,6 +165,7 @@ class JobSearch:
             limit=limit,
             newer_than_s=wanted.newer_than_s,
             steps=_steps(wanted.error),
+            within_s=self._within_s,
         )
 
     def _old_enough(self, family: Family, older_than_s: float, before: int) -> int:

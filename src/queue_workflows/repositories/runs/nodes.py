@@ -26,6 +26,10 @@ READ: Final = f"""
 SELECT node_id, state, {_COLUMNS}, error::text FROM workflow_nodes
 WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(node_ids)s::text[])
 """  # noqa: S608 - column names of our own
+READ_OF: Final = f"""
+SELECT run_id, node_id, state, {_COLUMNS}, error::text FROM workflow_nodes
+WHERE run_id = ANY (%(run_ids)s::uuid[])
+"""  # noqa: S608 - column names of our own
 # given: the rows as they are now, in the order of their keys. A node starts with its first job, and once more
 # after a retry let it wait.
 WRITE: Final = f"""
@@ -75,6 +79,13 @@ class WorkflowNodeRepository:
     def read(self, run_id: uuid.UUID, node_ids: Collection[str]) -> dict[str, Counters]:
         """The rows that exist, by node."""
         return self.ask(run_id, node_ids)()
+
+    def read_of(self, run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, dict[str, Counters]]:
+        """The rows that exist of each of these runs, by node."""
+        found: dict[uuid.UUID, dict[str, Counters]] = {run_id: {} for run_id in run_ids}
+        for run_id, *row in self._sql.rows(READ_OF, {"run_ids": list(run_ids)}):
+            found[run_id][row[0]] = _counters(row)
+        return found
 
     def ask(self, run_id: uuid.UUID, node_ids: Collection[str]) -> Callable[[], dict[str, Counters]]:
         """What gives them; in a pipeline when that has ended."""

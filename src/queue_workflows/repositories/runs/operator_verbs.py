@@ -88,6 +88,30 @@ SELECT EXISTS (
     )
 )
 """
+# Many runs as they stand, each with whether results of it are gone, and without its document.
+LOOK_AT_MANY: Final = """
+SELECT id, status, mode, CASE WHEN parent_node_job_id IS NOT NULL THEN parent_run_id END, spec_hash,
+    error ->> 'kind', (
+        SELECT root.id FROM workflow_runs AS root
+        WHERE root.id = run.set_up_by AND root.id <> run.id
+            AND (root.finished_at IS NOT NULL OR root.seal_requested_at IS NOT NULL)
+        LIMIT 1
+    ), EXISTS (
+        SELECT FROM workflow_nodes AS node WHERE node.run_id = run.id AND jobs_completed > (
+            SELECT count(*) FROM workflow_node_jobs AS job
+            WHERE job.run_id = node.run_id AND job.node_id = node.node_id AND job.status = 'completed'
+        )
+    )
+FROM workflow_runs AS run
+WHERE id = ANY (%(ids)s::uuid[])
+"""
+# A document is read once, however many runs have it.
+DOCUMENTS: Final = """
+SELECT spec_hash, spec::text FROM workflow_runs WHERE id = ANY (ARRAY(
+    SELECT DISTINCT ON (spec_hash) id FROM workflow_runs WHERE id = ANY (%(ids)s::uuid[])
+    ORDER BY spec_hash, id
+))
+"""
 # forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
 # what is run again; but what ended below it may have made room in its tree. ended: hooks are told of each
 # end, so one that they have not heard of is kept as it was. untouched: nodes that wait as if nothing had
@@ -236,6 +260,23 @@ class SteeringRepository:
     def is_pruned(self, run_id: uuid.UUID) -> bool:
         """Whether results of a run that is over are gone already."""
         return bool(self._sql.rows(PRUNED, {"run_id": run_id})[0][0])
+
+    def stored_of(self, run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, tuple[StoredRun, bool]]:
+        """Those of these runs that there are with their documents, and whether results of each are gone."""
+        params = {"ids": list(run_ids)}
+        specs = {spec_hash: json.loads(spec) for spec_hash, spec in self._sql.rows(DOCUMENTS, params)}
+        return {
+            run_id: (
+                StoredRun(
+                    RunStatus(status), mode, parent, spec_hash, specs[spec_hash], error_kind, setup_over
+                ),
+                is_pruned,
+            )
+            for run_id, status, mode, parent, spec_hash, error_kind, setup_over, is_pruned in self._sql.rows(
+                LOOK_AT_MANY, params
+            )
+            if spec_hash in specs
+        }
 
     def inputs(self, run_id: uuid.UUID) -> dict[str, Any]:
         """What a run was started with."""

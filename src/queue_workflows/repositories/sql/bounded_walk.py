@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
+from queue_workflows import clock as time
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.table import Filters
 
@@ -94,14 +95,23 @@ class BoundedWalk(Generic[I]):
         limit: int,
         newer_than_s: float | None = None,
         steps: Sequence[int] = STEPS,
+        within_s: float | None = None,
     ) -> Found[I]:
-        """What matches below a position; `base` narrows the walk to the rows of an index in its order."""
+        """What matches below a position; `base` narrows the walk to the rows of an index in its order.
+
+        A step that would take longer than `within_s`, by what the one before took, looks at fewer rows: where
+        each row lies on a page of its own a walk takes ten times as long as where they lie together.
+        """
         statement = self.step(filters, base=base)
         found: list[Sequence[Any]] = []
         back_to: datetime | None = None
-        for width in steps:
+        rate = 0.0
+        for step in steps:
+            width = step if within_s is None or not rate else min(step, max(int(rate * within_s), steps[0]))
             params = filters.params | {"before": before, "width": width, "limit": limit - len(found)}
+            began = time.monotonic()
             rows = self._sql.rows(statement, params)
+            rate = width / max(time.monotonic() - began, 1e-6)
             last, back_to, now, last_found = *rows[0][:3], rows[-1][3]
             found += [row[4:] for row in rows if row[3] is not None]
             if len(found) == limit:

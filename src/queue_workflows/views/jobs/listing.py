@@ -17,10 +17,15 @@ LINES: Final = 50
 
 
 def job_page(
-    connection: psycopg.Connection[Any], wanted: JobFilter, *, limit: int = LINES, before: str | None = None
+    connection: psycopg.Connection[Any],
+    wanted: JobFilter,
+    *,
+    limit: int = LINES,
+    before: str | None = None,
+    within_s: float | None = None,
 ) -> JobPage:
     """The newest jobs that match, or the next ones from the cursor of a page on."""
-    return JobSearch(connection).page(wanted, limit=limit, before=before)
+    return JobSearch(connection, within_s=within_s).page(wanted, limit=limit, before=before)
 
 
 def json_of(page: JobPage) -> list[dict[str, Any]]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
 
 from queue_workflows.drawing.words import COUNTED
-from queue_workflows.engine.operate.many_runs import Refusal, cancel_matching, pages_of, retry_each
-from queue_workflows.engine.runs.retry import RunRetry
+from queue_workflows.engine.operate.many_runs import (
+    Refusal,
+    cancel_matching,
+    foretell_retry,
+    pages_of,
+    retry_each,
+)
 from queue_workflows.engine.runs.verbs import cancel_node, may_cancel_node
 from queue_workflows.errors import FilterRefused, PayloadError, UnknownRun
 from queue_workflows.repositories.jobs.hooks import ANY_HOST, HookJobRepository
@@ -193,7 +198,7 @@ def _preview_retry(connection: Connection, asked: Asked, _settings: Settings) ->
     if asked.where is not None:
         return _by_filter(connection, "retry", "Retry", asked)
     statuses(connection, _ids(asked))
-    answers = list(_retries(connection, _ids(asked), asked, dry_run=True, by=By("", None)))
+    answers = foretell_retry(connection, _ids(asked), from_node=asked.word(_FROM) or None)
     lines = [_line(one.run_id, said_of_retry(one, dry_run=True)) for one in answers]
     refused = {str(one.run_id) for one in answers if isinstance(one, Refusal)}
     lines.sort(key=lambda line: line.name not in refused)
@@ -219,23 +224,17 @@ def _preview_retry(connection: Connection, asked: Asked, _settings: Settings) ->
 def _retry(connection: Connection, asked: Asked, by: By, _settings: Settings) -> Iterator[Done]:
     pages = [_ids(asked)] if asked.where is None else pages_of(connection, _meant("retry", asked))
     for page in pages:
-        for one in _retries(connection, page, asked, dry_run=False, by=by):
+        for one in retry_each(
+            connection,
+            list(page),
+            from_node=asked.word(_FROM) or None,
+            dry_run=False,
+            actor=by.actor,
+            reason=by.reason,
+        ):
             is_left = isinstance(one, Refusal)
             line = _line(one.run_id, said_of_retry(one, dry_run=False))
             yield Done(Counter({"not retried" if is_left else "runs again": 1}), (line,), int(is_left))
-
-
-def _retries(
-    connection: Connection, runs: Sequence[uuid.UUID], asked: Asked, *, dry_run: bool, by: By
-) -> Iterator[RunRetry | Refusal]:
-    return retry_each(
-        connection,
-        list(runs),
-        from_node=asked.word(_FROM) or None,
-        dry_run=dry_run,
-        actor=by.actor,
-        reason=by.reason,
-    )
 
 
 def _preview_unpin(connection: Connection, asked: Asked, _settings: Settings) -> Preview:

@@ -13,6 +13,7 @@ from queue_workflows.errors import (
     AccessRefused,
     DatabaseError,
     ExitCode,
+    FilterRefused,
     PayloadError,
     QwfError,
     SchemaError,
@@ -50,13 +51,17 @@ _UNKNOWN: Final = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """A status, what is so, and what to do; `come_back_s` has the browser look again by itself."""
+    """A status, what is so, and what to do; `come_back_s` has the browser look again by itself.
+
+    One of a filter stands at the field in which it was written, so that a typo is mended where it is.
+    """
 
     status: int
     title: str
     text: str = ""
     advice: str = ""
     come_back_s: int | None = None
+    is_of_filter: bool = False
 
 
 NOT_HERE: Final = Refusal(404, texts.NOT_HERE)
@@ -96,9 +101,9 @@ def _of_ours(exc: QwfError) -> Refusal:
         return Refusal(500, exc.message, advice=exc.advice or "")
     if isinstance(exc, DatabaseError):
         return Refusal(503, texts.AWAY, exc.message, exc.advice or texts.AWAY_ADVICE, COME_BACK_S)
-    if isinstance(exc, PayloadError) or exc.exit_code == ExitCode.USAGE:
-        return Refusal(400, exc.message, advice=exc.advice or "")
-    return Refusal(409, exc.message, advice=exc.advice or "")
+    is_usage = isinstance(exc, PayloadError) or exc.exit_code == ExitCode.USAGE
+    is_of_filter = isinstance(exc, FilterRefused)
+    return Refusal(400 if is_usage else 409, exc.message, advice=exc.advice or "", is_of_filter=is_of_filter)
 
 
 def _of_driver(exc: BaseException) -> QwfError | None:
