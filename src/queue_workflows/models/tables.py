@@ -24,7 +24,13 @@ from queue_workflows.models.limits import (
 from queue_workflows.models.node_jobs import WorkflowDispatchEvent, WorkflowNodeJob
 from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowNode, WorkflowRun
 from queue_workflows.models.schedules import Schedule
-from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerControlClock, WorkerHeartbeat
+from queue_workflows.models.workers import (
+    AuditLog,
+    RetentionMark,
+    WorkerControl,
+    WorkerControlClock,
+    WorkerHeartbeat,
+)
 
 __all__ = [
     "AdaptedLimit",
@@ -41,6 +47,7 @@ __all__ = [
     "LimitSlot",
     "Machine",
     "RateLimit",
+    "RetentionMark",
     "Schedule",
     "TaskDeclaration",
     "WorkerControl",
