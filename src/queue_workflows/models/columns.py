@@ -167,6 +167,10 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "reason": "TEXT",
         "updated_at": "TIMESTAMP WITH TIME ZONE",
     },
+    "retention_marks": {
+        "family": "TEXT",
+        "seen_before": "TIMESTAMP WITH TIME ZONE",
+    },
     "schedules": {
         "name": "TEXT",
         "cron": "TEXT",

@@ -26,6 +26,7 @@ from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowNode, W
 from queue_workflows.models.schedules import Schedule
 from queue_workflows.models.workers import (
     AuditLog,
+    RetentionMark,
     WorkerCode,
     WorkerControl,
     WorkerControlClock,
@@ -47,6 +48,7 @@ __all__ = [
     "LimitSlot",
     "Machine",
     "RateLimit",
+    "RetentionMark",
     "Schedule",
     "TaskDeclaration",
     "WorkerCode",

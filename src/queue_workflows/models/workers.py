@@ -1,4 +1,4 @@
-"""Workers as they see themselves, as the operator wants them, and what each actor did to them."""
+"""Workers as they see themselves and as operators want them; acts of operators, and marks of retention."""
 
 from __future__ import annotations
 
@@ -120,6 +120,18 @@ class AuditLog(Base):
     details: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
 
     __table_args__ = (Index("ix_audit_log_subject", "subject_kind", "subject_id"),)
+
+
+class RetentionMark(Base):
+    """How far what is over has been pruned: what ended earlier is gone, or stays for its dedupe key."""
+
+    __tablename__ = "retention_marks"
+
+    # `ingest` for ingest jobs, `node` for runs with their jobs.
+    family: Mapped[str] = mapped_column(primary_key=True)
+    seen_before: Mapped[datetime]
+
+    __table_args__ = (CheckConstraint(one_of("family", JobFamily), name="family"),)
 
 
 # Beaten every few seconds by every worker: room for HOT updates, vacuumed by count and not by share.

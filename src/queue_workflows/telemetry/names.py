@@ -146,6 +146,14 @@ FIGURES: Final = (
     Metric("qwf.schedules", "gauge", "{schedule}", "Schedules by state: on, paused, late.", ("state",)),
     Metric("qwf.schedules.lag", "gauge", "s", "How late the latest tick is that no scheduler has made."),
     Metric(
+        "qwf.retention.lag",
+        "gauge",
+        "s",
+        "How long ago the oldest row should have been pruned: of ingest jobs (ingest), of runs with"
+        " their jobs (node).",
+        ("family",),
+    ),
+    Metric(
         "qwf.limits.lowered",
         "gauge",
         "{limit}",

@@ -77,6 +77,42 @@ def test_old_ingest_jobs_go_and_their_keys_a_while_later(connection):
     assert connection.execute("SELECT id FROM ingest_jobs").fetchall() == [(waiting,)]
 
 
+OLD = """
+INSERT INTO ingest_jobs (task_name, queue, status, args, dedupe_key, finished_at)
+SELECT 't', 'fetch', 'completed', '{"n": 1}', CASE WHEN n %% 2 = 0 THEN 'key-' || n END,
+    now() - interval '31 days' - make_interval(mins => %s - n)
+FROM generate_series(1, %s) AS n
+"""
+
+
+@pytest.mark.parametrize("held", [1, 2], ids=["to delete", "to empty"])
+def test_what_somebody_holds_is_pruned_once_it_is_let_go(connection, qwf_dsn, held):
+    """A process that begins behind what was pruned comes back for it, and for nothing else."""
+    connection.execute(OLD, [6, 6])
+    ids = [job_id for (job_id,) in connection.execute("SELECT id FROM ingest_jobs ORDER BY id")]
+    left = "SELECT id, args <> '{}' FROM ingest_jobs ORDER BY id"
+    kept = [(ids[n], False) for n in (1, 3, 5)]
+    with psycopg.connect(qwf_dsn) as other:
+        other.execute("SELECT FROM ingest_jobs WHERE id = %s FOR UPDATE", [ids[held - 1]])
+        prune(connection)
+        whole = {(ids[held - 1], True)}
+        others = {one for one in kept if one[0] != ids[held - 1]}
+        assert set(connection.execute(left)) == whole | others
+    prune(connection)
+    assert connection.execute(left).fetchall() == kept
+
+
+def test_what_ended_later_is_pruned_by_whichever_process_comes_next(connection):
+    """Each knows from the database how far another came."""
+    connection.execute(OLD, [4, 4])
+    one, other = Pruning(settings()), Pruning(settings())
+    assert one.prune(connection) == EVERY_S
+    later = "now() - interval '30 days 1 s'"
+    connection.execute(f"UPDATE ingest_jobs SET args = '{{\"n\": 2}}', finished_at = {later}")
+    assert other.prune(connection) == EVERY_S
+    assert connection.execute("SELECT DISTINCT args::text FROM ingest_jobs").fetchall() == [("{}",)]
+
+
 def test_a_run_that_something_refers_to_stays_and_holds_up_no_other(connection):
     """A host app's own table may refer to a run."""
     held, free = start(connection, ONE), start(connection, ONE)
@@ -119,7 +155,7 @@ def test_a_run_that_is_retried_while_it_is_to_go_keeps_its_results(connection):
     """Between the look for old runs and their deletion somebody may run one again, and it may end again."""
     run_id = failed_in_two(connection)
     pruning = PruningRepository(connection, kept_s=MONTH_S, ttl_s=0.0)
-    assert pruning.old_runs([]) == [run_id]
+    assert [run.id for run in pruning.old_runs([])] == [run_id]
     retry_run(run_id, conn=connection)
     assert (pruning.delete_jobs([run_id]), pruning.delete_run(run_id)) == (0, False)
     busy = dispatcher(connection)
@@ -192,3 +228,21 @@ def test_a_run_is_not_deleted_beside_a_retry_of_one_below_it(connection, qwf_dsn
 
 def runs_of(connection: psycopg.Connection[Any]) -> set[Any]:
     return {run_id for (run_id,) in connection.execute("SELECT id FROM workflow_runs")}
+
+
+def test_a_run_goes_as_soon_as_the_last_below_it_has(connection):
+    """Also where the looks for what is old have passed it by."""
+    root = start(connection, ONE)
+    middle = below(connection, root)
+    leaf = below(connection, middle, dedupe_key="a")
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 39)
+    connection.execute("UPDATE workflow_runs SET finished_at = now() - interval '36 d' WHERE id = %s", [leaf])
+    pruning = Pruning(settings())
+    assert pruning.prune(connection) == EVERY_S
+    assert runs_of(connection) == {root, middle, leaf}
+    # Its time has come since.
+    connection.execute("UPDATE workflow_runs SET finished_at = now() - interval '37 d' WHERE id = %s", [leaf])
+    while pruning.prune(connection) < EVERY_S:
+        pass
+    assert runs_of(connection) == set()

@@ -18,6 +18,7 @@ from support.servers.statement_proxy import StatementProxy
 
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
 from queue_workflows.repositories.reports import metrics
+from queue_workflows.repositories.retention import RetentionTimes
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.roles.probes import figures as reading
 from queue_workflows.roles.probes.figures import AWAY, FigureReader, read_figures
@@ -98,6 +99,24 @@ def test_what_they_count(conn):
     assert points["qwf.runs.poisoned"] == {(): 1}
     assert points["qwf.schedules"] == {("on",): 3, ("paused",): 1, ("late",): 2}
     assert 300 <= points["qwf.schedules.lag"][()] < 900
+
+
+def test_how_far_retention_is_behind(conn):
+    """By family, from what each row is kept for; what is not late is 0."""
+    conn.execute("TRUNCATE retention_marks")
+    busy_place(conn)
+    lags = dict(read_figures(conn, stale_s=30)["qwf.retention.lag"])
+    assert lags == {("ingest",): 0, ("node",): 0}
+    over = "status = 'completed', finished_at = now() - interval '10 days', hold_reason = NULL"
+    conn.execute(f"UPDATE workflow_runs SET {over}")
+    conn.execute(f"UPDATE ingest_jobs SET {over}, hold_key = NULL, lease_expires_at = NULL, dedupe_key = id")
+    kept = RetentionTimes(kept_s=8 * 86_400.0, ttl_s=86_400.0)
+    lags = dict(read_figures(conn, stale_s=30, kept=kept)["qwf.retention.lag"])
+    assert [round(lag / 86_400) for lag in lags.values()] == [2, 2]
+    # Empty, so that they stay for their keys; and those are late now.
+    conn.execute("UPDATE ingest_jobs SET args = '{}', result = NULL, progress = NULL, errors = '[]'")
+    lags = dict(read_figures(conn, stale_s=30, kept=kept)["qwf.retention.lag"])
+    assert {family: round(lag / 86_400) for (family,), lag in lags.items()} == {"node": 2, "ingest": 1}
 
 
 def test_what_machines_are_at(conn):

@@ -35,6 +35,7 @@ EMPTIED = (
     "ingest_jobs",
     "worker_control",
     "audit_log",
+    "retention_marks",
 )
 
 

@@ -52,6 +52,7 @@ def serve(invocation: Invocation, *, host: str, port: int, every: float) -> Exit
     from queue_workflows.cli.log.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.db.connections.engine import Database
+    from queue_workflows.repositories.retention import RetentionTimes
     from queue_workflows.roles.loop import Halt, Waiter
     from queue_workflows.roles.probes.figures import FigureReader
     from queue_workflows.roles.probes.metrics import MetricsServer
@@ -61,7 +62,10 @@ def serve(invocation: Invocation, *, host: str, port: int, every: float) -> Exit
     with Waiter() as waiter, Database.open(invocation.db_url, role="metrics", creates=False) as database:
         halt = Halt(waiter.ring)
         reader = FigureReader(
-            lambda: database.connect(autocommit=True), stale_s=settings.stale_heartbeat_s, every_s=every
+            lambda: database.connect(autocommit=True),
+            stale_s=settings.stale_heartbeat_s,
+            every_s=every,
+            kept=RetentionTimes.of(settings),
         )
         with closing(reader), halt.on_signals(), MetricsServer(reader.figures, (host, port)) as server:
             click.echo(f"{server.url}/metrics")

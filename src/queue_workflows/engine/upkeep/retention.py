@@ -1,58 +1,168 @@
-"""Deletes what is older than the retention, a part at a time, so that it never gets in the way of work."""
+"""Deletes what is older than the retention, a part at a time, so that it never gets in the way of work.
+
+A part of ingest jobs, then one of runs, whatever either has left. Each begins where the one before it ended,
+so what a part reads grows with what it prunes and not with what is kept.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
 from psycopg.errors import IntegrityError
 
+from queue_workflows import clock as time
 from queue_workflows.repositories.limits.rates import RateRepository
-from queue_workflows.repositories.retention import JOBS_AT_ONCE, RUNS_AT_ONCE, PruningRepository
-from queue_workflows.settings import Settings
+from queue_workflows.repositories.retention import (
+    JOBS_AT_ONCE,
+    RUNS_AT_ONCE,
+    Moments,
+    OldJob,
+    OldRun,
+    PruningRepository,
+    RetentionTimes,
+)
+from queue_workflows.repositories.sql.families import INGEST, NODE
+from queue_workflows.settings import DAY_S, Settings
 
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 60.0
 # Between two full parts, so that others get to work.
 _NEXT_PART_S: Final = 0.2
-_DAY_S: Final = 86_400.0
+# Rows that lie on one page are emptied in turns: those of a turn find the room that the turn before has left,
+# stay on their page, and are written to no index.
+_TURNS: Final = 4
+# How far a part comes back for what somebody held; what is held for longer goes when its key would.
+_BACK_FOR_HELD: Final = timedelta(hours=1)
+# Runs that were passed by are looked at again: nobody tells when what refers to them is gone.
+_AGAIN_AFTER_S: Final = 3600.0
 
 
 class Pruning:
-    """What one process remembers of its pruning: runs that something else holds on to, the last bucket."""
+    """What one process remembers of its pruning: how far it has come with each kind."""
 
     def __init__(self, settings: Settings) -> None:
-        self._kept_s = settings.retention_days * _DAY_S
-        self._ttl_s = settings.dedupe_ttl_days * _DAY_S
-        self._kept_by_others: set[uuid.UUID] = set()
+        self._times = RetentionTimes.of(settings)
+        self._ingest = _IngestPruning()
+        self._runs = _RunPruning()
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
         """One part of each kind, on a connection in autocommit; when the next one should come."""
         self._after_bucket = RateRepository(connection).forget(
-            for_s=max(self._kept_s, _DAY_S), after=self._after_bucket
+            for_s=max(self._times.kept_s, DAY_S), after=self._after_bucket
         )
-        repository = PruningRepository(connection, kept_s=self._kept_s, ttl_s=self._ttl_s)
-        ingest = max(repository.delete_ingest(), repository.strip_ingest())
+        repository = PruningRepository(connection, **self._times._asdict())
         # Of both each time: a backlog of one kind is no reason to keep the other.
-        is_more = self._prune_runs(repository) or ingest >= JOBS_AT_ONCE
-        return _NEXT_PART_S if is_more else EVERY_S
+        is_more = [kind.prune(repository) for kind in (self._ingest, self._runs)]
+        return _NEXT_PART_S if any(is_more) else EVERY_S
 
-    def _prune_runs(self, repository: PruningRepository) -> bool:
-        runs = repository.old_runs(self._kept_by_others)
-        if not runs:
-            return False
-        if repository.delete_jobs(runs):
+
+class _IngestPruning:
+    """Ingest jobs: those that go with their keys first, then those without one and those that are emptied."""
+
+    def __init__(self) -> None:
+        # Where the next part begins: of what is deleted whatever it is, and of the rest.
+        self._oldest: datetime | None = None
+        self._since: datetime | None = None
+
+    def prune(self, repository: PruningRepository) -> bool:
+        """One part; whether there may be more."""
+        ended = repository.delete_ingest(self._oldest)
+        # From the first row on again once all are gone: some may have been held.
+        self._oldest = max(ended) if len(ended) >= JOBS_AT_ONCE else None
+        if self._oldest is not None:
             return True
-        deleted = False
-        for run_id in runs:
+        moments = repository.moments(INGEST)
+        old = repository.old_ingest(_later(self._since, moments.mark))
+        done = _deleted_or_emptied(repository, old)
+        is_full = len(old) >= JOBS_AT_ONCE
+        held = [job.finished_at for job in old if job.id not in done]
+        seen_to = old[-1].finished_at if old else moments.old
+        if held:
+            seen_to = max(min(held), seen_to - _BACK_FOR_HELD)
+        if done:
+            repository.move_mark(INGEST, seen_to)
+        self._since = seen_to if is_full or held else moments.old
+        return is_full
+
+
+def _deleted_or_emptied(repository: PruningRepository, old: Sequence[OldJob]) -> set[int]:
+    """Deletions first: they leave room on the pages of what is emptied."""
+    done = repository.delete_old_ingest([job.id for job in old if not job.has_key])
+    with_key = sorted(job.id for job in old if job.has_key)
+    for turn in range(_TURNS):
+        done |= repository.strip_ingest(with_key[turn::_TURNS])
+    return done
+
+
+class _RunPruning:
+    """Runs with their jobs: those that go with their keys, those without one, and what waited for these."""
+
+    def __init__(self) -> None:
+        # Runs that something else refers to.
+        self._kept_by_others: set[uuid.UUID] = set()
+        # Runs above those that went, to be looked at next.
+        self._parents: set[uuid.UUID] = set()
+        self._oldest: datetime | None = None
+        self._since: datetime | None = None
+        self._again_at = 0.0
+
+    def prune(self, repository: PruningRepository) -> bool:
+        """One part; whether there may be more."""
+        moments = repository.moments(NODE)
+        if time.monotonic() >= self._again_at:
+            self._oldest, self._again_at = None, time.monotonic() + _AGAIN_AFTER_S
+        but = self._kept_by_others
+        parents = repository.old_parents(self._parents, but)
+        oldest = repository.old_runs(but, self._oldest)
+        since = _later(self._since, moments.mark)
+        young = repository.old_runs_without_key(but, since) if len(oldest) < RUNS_AT_ONCE else []
+        found = {run.id: run for run in (*parents, *oldest, *young)}
+        self._parents = {run.id for run in parents}
+        if found and repository.delete_jobs(found):
+            return True
+        gone = self._delete(repository, found)
+        self._parents = {run.parent_run_id for run in gone if run.parent_run_id is not None}
+        passed = {run.id for run in gone} | self._kept_by_others
+        self._oldest = _seen_to(oldest, passed, moments.oldest)
+        if len(oldest) < RUNS_AT_ONCE:
+            self._since = _seen_to(young, passed, moments.old)
+            self._note(repository, young, moments)
+        return bool(gone) or max(len(oldest), len(young)) >= RUNS_AT_ONCE
+
+    def _delete(self, repository: PruningRepository, found: dict[uuid.UUID, OldRun]) -> list[OldRun]:
+        gone = []
+        for run in found.values():
             try:
-                deleted |= repository.delete_run(run_id)
+                if repository.delete_run(run.id):
+                    gone.append(run)
             except IntegrityError as held:
-                self._kept_by_others.add(run_id)
-                _log.warning("run %s is old and stays, because something refers to it: %s", run_id, held)
-        # A run goes after those below it.
-        return deleted or len(runs) >= RUNS_AT_ONCE
+                self._kept_by_others.add(run.id)
+                _log.warning("run %s is old and stays, because something refers to it: %s", run.id, held)
+        return gone
+
+    def _note(self, repository: PruningRepository, young: Sequence[OldRun], moments: Moments) -> None:
+        """Move the mark as far as runs were pruned."""
+        if young and self._since is not None:
+            seen_to = min(young[-1].finished_at, self._since)
+            if moments.mark is None or seen_to > moments.mark:
+                repository.move_mark(NODE, seen_to)
+
+
+def _seen_to(found: Sequence[OldRun], passed: Collection[uuid.UUID], end: datetime) -> datetime:
+    """Where the next look begins: at the first that is still there, or after those that were found."""
+    left = [run.finished_at for run in found if run.id not in passed]
+    if left:
+        return min(left)
+    return found[-1].finished_at if len(found) >= RUNS_AT_ONCE else end
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    """The later of two moments, either of which may be unknown."""
+    return max((moment for moment in (one, other) if moment is not None), default=None)

@@ -5,13 +5,17 @@ Like the statistics of queues, all of it is read by an index and counted up to a
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from queue_workflows.repositories.retention import IS_FULL, IS_LOWEST, RetentionTimes
 from queue_workflows.repositories.schedules.ticks import TICKS
 from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.families import INGEST, NODE
 
 # A ticker comes by every second; what has not been made a minute later is late.
 LATE_S: Final = 60.0
+# Rows beyond their retention of which most stay for their key.
+LAG_LOOKED_AT: Final = 100
 
 # oldest: those that were written first, to the bound; what waits for a later try is not late.
 PENDING: Final = """
@@ -49,6 +53,43 @@ SELECT count(*), (SELECT count(*) FROM schedules WHERE NOT enabled),
     count(*) FILTER (WHERE late > make_interval(secs => {LATE_S})),
     GREATEST(extract(epoch FROM max(late)), 0)::float8
 FROM ticking
+"""  # noqa: S608 - fragments of our own
+
+
+# Of each family the first rows that there are, and the first behind those that have been pruned; how long
+# each should have been gone, or empty where it stays for its key.
+PRUNING_LAG: Final = f"""
+WITH jobs AS MATERIALIZED (
+    (SELECT finished_at, dedupe_key IS NULL OR {IS_FULL} AS is_due FROM ingest_jobs
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+    ORDER BY finished_at LIMIT 1)
+    UNION ALL
+    (SELECT finished_at, dedupe_key IS NULL OR {IS_FULL} FROM ingest_jobs
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+        AND finished_at >= COALESCE(
+            (SELECT seen_before FROM retention_marks WHERE family = 'ingest'), '-infinity')
+    ORDER BY finished_at LIMIT {LAG_LOOKED_AT})
+), runs AS MATERIALIZED (
+    (SELECT id, finished_at, dedupe_key IS NULL AS is_due FROM workflow_runs
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+    ORDER BY finished_at LIMIT {LAG_LOOKED_AT})
+    UNION ALL
+    (SELECT id, finished_at, dedupe_key IS NULL FROM workflow_runs
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+        AND finished_at >= COALESCE(
+            (SELECT seen_before FROM retention_marks WHERE family = 'node'), '-infinity')
+    ORDER BY finished_at LIMIT {LAG_LOOKED_AT})
+), late AS (
+    SELECT 'ingest' AS family, finished_at, is_due FROM jobs
+    UNION ALL
+    SELECT 'node', finished_at, is_due FROM runs AS run WHERE {IS_LOWEST}
+)
+SELECT family, GREATEST(0, max(
+    extract(epoch FROM statement_timestamp() - finished_at)
+    - %(kept_s)s::float8 - CASE WHEN is_due THEN 0 ELSE %(ttl_s)s::float8 END
+))::float8
+FROM late
+GROUP BY family
 """  # noqa: S608 - fragments of our own
 
 
@@ -98,3 +139,8 @@ class FigureRepository:
         """All of them."""
         ((on, paused, late, lag_s),) = self._sql.rows(SCHEDULES, {})
         return ScheduleFigures(on, paused, late, lag_s or 0.0)
+
+    def pruning_lag(self, times: RetentionTimes) -> dict[str, float]:
+        """By family, how many seconds ago the oldest row should have been pruned; 0 where none is late."""
+        params: dict[str, Any] = times._asdict()
+        return {NODE.name: 0.0, INGEST.name: 0.0, **dict(self._sql.rows(PRUNING_LAG, params))}

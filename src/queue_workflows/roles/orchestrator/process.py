@@ -21,6 +21,7 @@ from queue_workflows.engine.runs.finished_run_hooks import deliver
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.tree_by_mark import hide_memory
+from queue_workflows.repositories.retention import RetentionTimes
 from queue_workflows.roles.heartbeat_pipe import told
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.loop import Halt
@@ -101,6 +102,7 @@ def _observed(database: Database, settings: Settings) -> Iterator[None]:
         lambda: database.connect(autocommit=True),
         stale_s=settings.stale_heartbeat_s,
         every_s=_FIGURES_EVERY_S,
+        kept=RetentionTimes.of(settings),
     )
     observe_figures(reader.figures)
     with closing(reader):

@@ -21,6 +21,7 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.limits.adapted import AdaptedRepository, Lowered
 from queue_workflows.repositories.reports.metrics import FigureRepository
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
+from queue_workflows.repositories.retention import RetentionTimes
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.roles.probes.hardware_figures import of_hardware
 from queue_workflows.telemetry.exposition import Figures, Point, Points
@@ -31,6 +32,8 @@ WINDOW_S: Final = 300.0
 STATEMENT_S: Final = 5.0
 # Longer than a reading may take while the server answers; shorter than Prometheus waits.
 PATIENCE_S: Final = 8.0
+# As the settings are by themselves.
+KEPT: Final = RetentionTimes()
 AWAY: Final[Figures] = {"qwf.database.up": [((), 0.0)]}
 
 
@@ -43,11 +46,13 @@ class FigureReader:
         *,
         stale_s: float,
         every_s: float,
+        kept: RetentionTimes = KEPT,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._line = Line(connect)
         self._stale_s = stale_s
         self._every_s = every_s
+        self._kept = kept
         self._now = now
         self._reading = threading.Lock()
         self._figures: Figures = AWAY
@@ -81,7 +86,7 @@ class FigureReader:
         try:
             begun = self._now()
             with self._line.asking() as connection, _bounded(connection):
-                figures = read_figures(connection, stale_s=self._stale_s)
+                figures = read_figures(connection, stale_s=self._stale_s, kept=self._kept)
         except DATABASE_FAILED as exc:
             self._line.let_go()
             if was_up or self._read_at is None:
@@ -100,7 +105,9 @@ def _bounded(connection: psycopg.Connection[Any]) -> Iterator[None]:
         yield
 
 
-def read_figures(connection: psycopg.Connection[Any], *, stale_s: float, most: int = COUNTED) -> Figures:
+def read_figures(
+    connection: psycopg.Connection[Any], *, stale_s: float, kept: RetentionTimes = KEPT, most: int = COUNTED
+) -> Figures:
     """All that `telemetry.names.FIGURES` names; counts go up to `most`."""
     seen = StatisticsRepository(connection).read(stale_s=stale_s, window_s=WINDOW_S, most=most)
     more = FigureRepository(connection)
@@ -123,6 +130,7 @@ def read_figures(connection: psycopg.Connection[Any], *, stale_s: float, most: i
         ],
         "qwf.schedules.lag": [((), schedules.lag_s)],
         **_of_limits(AdaptedRepository(connection).lowered(limit=most)),
+        "qwf.retention.lag": [((family,), lag_s) for family, lag_s in more.pruning_lag(kept).items()],
         "qwf.jobs.stored": [((family,), max(rows, 0)) for family, rows in seen.stored.items()],
         **of_hardware(HardwareRepository(connection).readings(), stale_s=stale_s),
     }

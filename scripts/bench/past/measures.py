@@ -1,0 +1,187 @@
+"""Reads beside a history beside the same of one that is a hundredth as long; and parts of retention."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+import psycopg
+
+from bench.harness.figures import Figure
+from bench.harness.measuring import Bench
+from bench.operator_page.history import RARE, put_history
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
+from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
+from queue_workflows.repositories.reports.job_search import JobSearch
+from queue_workflows.repositories.reports.queue_statistics import StatisticsRepository
+from queue_workflows.roles.probes.figures import read_figures
+from queue_workflows.settings import Settings
+
+# The options that the script has beside those of the others: full, and in a quick look.
+AMOUNTS: Final = {
+    "rows": (1_000_000, 4_000, "jobs that are over, half of each family"),
+    "looks": (10, 2, "how often each thing is read"),
+}
+_SHARE: Final = 100
+# What looks at more in a longer history, up to a bound of its own.
+GROWS: Final = frozenset({"job list, a rare task", "failures", "failures, 3,000"})
+WAITING: Final = 1_000
+# Jobs that were emptied and stay for their keys, and behind them some that are to go or to be emptied.
+OLD: Final = 20_000
+KEPT: Final = """
+INSERT INTO ingest_jobs (task_name, queue, status, args, dedupe_key, finished_at)
+SELECT 'fetch', 'fetch', 'completed', '{}', 'https://site.example/page/' || n,
+    now() - interval '36 days' + interval '4 days' * n / %(kept)s
+FROM generate_series(1, %(kept)s::int) AS n
+"""
+MARK: Final = """
+INSERT INTO retention_marks (family, seen_before) SELECT 'ingest', max(finished_at) FROM ingest_jobs
+"""
+LATER: Final = """
+INSERT INTO ingest_jobs (task_name, queue, status, args, result, dedupe_key, finished_at)
+SELECT 'fetch', 'fetch', 'completed', jsonb_build_object('url', 'https://site.example/page/' || n),
+    '{"bytes": 12345}', CASE WHEN %(keyed)s::boolean THEN 'https://site.example/later/' || n END,
+    now() - interval '31 days' + interval '1 s' * n
+FROM generate_series(1, %(old)s::int) AS n
+"""
+BLOCKS: Final = """
+SELECT sum(COALESCE(heap_blks_read, 0) + COALESCE(heap_blks_hit, 0) + COALESCE(idx_blks_read, 0)
+    + COALESCE(idx_blks_hit, 0) + COALESCE(toast_blks_read, 0) + COALESCE(toast_blks_hit, 0))::bigint
+FROM pg_statio_user_tables
+"""
+ROWS: Final = """
+SELECT sum(COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables
+"""
+WAL: Final = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"
+
+
+@dataclass
+class Cost:
+    """What something took, each time that it was done."""
+
+    blocks: list[int] = field(default_factory=list)
+    ms: list[float] = field(default_factory=list)
+
+
+def reads(bench: Bench) -> Sequence[Figure]:
+    """What workers, operators and scrapers ask, beside a long history and beside a short one."""
+    rows, looks = bench.amounts["rows"], bench.amounts["looks"]
+    long, short = (_read_beside(bench, much, looks) for much in (rows, max(rows // _SHARE, 1_000)))
+    figures = []
+    for name, cost in long.items():
+        blocks, base = median(cost.blocks), median(short[name].blocks)
+        said = f"{name}, {median(cost.ms):,.1f} ms"
+        target = None if name in GROWS else 2.0
+        figures.append(
+            Figure(
+                *("reads", said, blocks, "blocks", f"1/{_SHARE} of the rows", base),
+                *(blocks / max(base, 1), target, True),
+            )
+        )
+    return figures
+
+
+def prune(bench: Bench) -> Sequence[Figure]:
+    """What a part of retention reads behind many jobs that stay for their keys, and what it writes."""
+    kept, old = bench.amounts["rows"], min(OLD, bench.amounts["rows"])
+    figures = []
+    written: dict[bool, float] = {}
+    for keyed in (False, True):
+        with _database(bench) as (_, connection):
+            bench.say(f"filling: {kept:,} jobs that stay for their keys")
+            connection.execute("SET session_replication_role = replica")
+            connection.execute(KEPT, {"kept": kept})
+            connection.execute(MARK)
+            connection.execute(LATER, {"old": old, "keyed": keyed})
+            connection.execute("RESET session_replication_role")
+            connection.execute("VACUUM ANALYZE ingest_jobs")
+            connection.execute("CHECKPOINT")
+            what = "emptied" if keyed else "deleted"
+            read, wal, ms = _pruned(connection, pruning := Pruning(Settings()))
+            written[keyed] = wal / old
+            figures += [
+                Figure(
+                    *("prune", f"rows read for each that is {what}, {ms / old:,.3f} ms", read / old, "rows"),
+                    *("the bound", 4, read / old / 4, 1.0, True),
+                ),
+                Figure("prune", f"WAL of each that is {what}", wal / old, "bytes"),
+            ]
+            read, _, ms = _pruned(connection, pruning)
+            figures.append(
+                Figure(
+                    *("prune", f"rows read where nothing is to go, {ms:,.1f} ms", read, "rows"),
+                    *("the bound", 100, read / 100, 1.0, True),
+                )
+            )
+    ratio = written[True] / written[False]
+    figures.append(
+        Figure(
+            *("prune", "WAL of emptying beside deleting", written[True], "bytes", "deleted", written[False]),
+            *(ratio, 2.0, True),
+        )
+    )
+    return figures
+
+
+@contextmanager
+def _database(bench: Bench) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+    """A new database, and a connection as the engine has it."""
+    dsn = bench.server.database()
+    with Database.open(dsn, role="bench", creates=False) as database:
+        yield dsn, database.connect(autocommit=True)
+
+
+def _read_beside(bench: Bench, rows: int, looks: int) -> Mapping[str, Cost]:
+    with _database(bench) as (dsn, connection):
+        put_history(dsn, ended=rows, waiting=WAITING, nodes=20, elements=20, say=bench.say)
+        costs: dict[str, Cost] = {}
+        for name, act in _acts(connection).items():
+            bench.say(f"{rows:,} rows: {name}")
+            # Once before it counts: what the server has never planned or cached costs more.
+            act()
+            costs[name] = Cost()
+            for _ in range(looks):
+                before, begun = _count(connection, BLOCKS), time.perf_counter()
+                act()
+                costs[name].ms.append((time.perf_counter() - begun) * 1000)
+                costs[name].blocks.append(_count(connection, BLOCKS) - before)
+        return costs
+
+
+def _acts(connection: psycopg.Connection[Any]) -> Mapping[str, Callable[[], object]]:
+    jobs = IngestJobRepository(connection)
+    search, selecting = JobSearch(connection), SelectingRepository(connection)
+    stats = StatisticsRepository(connection)
+    failed = JobFilter(status=("failed",))
+    return {
+        "claim of one": lambda: jobs.claim("fetch", worker_id="host1:fetch:1", lease_s=30, limit=1),
+        "claim of sixteen": lambda: jobs.claim("fetch", worker_id="host1:fetch:1", lease_s=30, limit=16),
+        "job list": lambda: search.page(JobFilter()),
+        "job list, failed": lambda: search.page(failed),
+        "job list, a rare task": lambda: search.page(JobFilter(task=RARE)),
+        "failures": lambda: selecting.failures(since_s=7 * 86_400.0),
+        "failures, 3,000": lambda: selecting.failures(since_s=7 * 86_400.0, most=3_000),
+        "queue stats": lambda: stats.read(stale_s=30.0),
+        "metrics": lambda: read_figures(connection, stale_s=30.0),
+    }
+
+
+def _pruned(connection: psycopg.Connection[Any], pruning: Pruning) -> tuple[int, int, float]:
+    """Until there is nothing more to do: rows read, bytes of WAL, milliseconds."""
+    read, wal, begun = _count(connection, ROWS), _count(connection, WAL), time.perf_counter()
+    while pruning.prune(connection) < EVERY_S:
+        pass
+    took = (time.perf_counter() - begun) * 1000
+    return _count(connection, ROWS) - read, _count(connection, WAL) - wal, took
+
+
+def _count(connection: psycopg.Connection[Any], sql: str) -> int:
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    ((count,),) = connection.execute(sql)
+    return int(count)
