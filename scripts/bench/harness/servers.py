@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +36,16 @@ class Server:
 
 
 @contextmanager
-def open_server(dsn: str | None) -> Iterator[Server]:
-    """Use the server of the DSN, which must let us create databases, else an embedded one with fsync on."""
+def open_server(dsn: str | None, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Use the server of the DSN, which must let us create databases, else an embedded one with fsync on.
+
+    `settings` are parameters of the embedded one's start.
+    """
     with new_run() as run, ExitStack() as stack:
         if dsn is None:
             # The settings are the shipped ones: what a benchmark wins by giving up durability is no figure.
-            dsn = stack.enter_context(EmbeddedServer.acquire(run.directory / "pg")).dsn()
+            server = EmbeddedServer.acquire(run.directory / "pg", server_settings=settings)
+            dsn = stack.enter_context(server).dsn()
         params = parse_dsn(dsn)
 
         def dsn_of(name: str) -> str:

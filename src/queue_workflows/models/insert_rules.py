@@ -124,3 +124,45 @@ OF_BEGINS: Final[dict[str, Rule]] = {
     "at_most_once": ("at_most_once AND max_attempts <> 1", "it goes with max_attempts = 1"),
     "begun_generation": ("begun_generation IS NOT NULL", "it is written by workers alone"),
 }
+
+
+# The text of so little is far from the most that is taken, whatever is in it: the longest number that jsonb
+# holds has ten thousand digits for each of its bytes.
+SMALL_JSON: Final = 8192
+
+
+def _unusual(table: str, columns: tuple[str, ...], json: tuple[str, ...]) -> str:
+    """True of each row that breaks a rule of `table`, and of few others.
+
+    Of `columns` by their rules, of JSON by its size in the row, as its text is made for all its rules, and of
+    all other columns, which may be NULL, if there is something in them.
+    """
+    rules_of = OF_TABLES[table] | OF_BEGINS
+    small = [
+        f"pg_column_size({column}) > {SMALL_JSON} OR pg_column_compression({column}) IS NOT NULL"
+        for column in json
+    ]
+    others = [column for column in rules_of if column not in (*columns, *json)]
+    return " OR ".join(
+        [
+            *(f"({rules_of[column][0]})" for column in columns),
+            f"jsonb_typeof({json[0]}) <> 'object'",
+            *small,
+            f"num_nonnulls({', '.join(others)}) > 0",
+        ]
+    )
+
+
+# By revision 0045 jobs are looked at so before they are looked at by each rule; the first JSON is an object.
+UNUSUAL_JOBS: Final[dict[str, str]] = {
+    "ingest_jobs": _unusual(
+        "ingest_jobs",
+        ("task_name", "queue", "dedupe_key", "attempt", "position", "run_at", "at_most_once"),
+        ("args",),
+    ),
+    "workflow_node_jobs": _unusual(
+        "workflow_node_jobs",
+        ("node_id", "kind", "queue", "node_module", "attempt", "position", "run_at", "at_most_once"),
+        ("inputs", "item"),
+    ),
+}

@@ -21,7 +21,7 @@ AS $$
 DECLARE
     refused text[];
 BEGIN
-    SELECT broken.rule INTO refused FROM (
+{first_look}    SELECT broken.rule INTO refused FROM (
         SELECT CASE
 {rules}
         END AS rule
@@ -38,6 +38,12 @@ BEGIN
     RETURN NULL;
 END
 $$
+"""
+# By a condition that is true of whatever breaks a rule, and false of most rows: to get all rules ready takes
+# the server longer than to look.
+_FIRST_LOOK: Final = """    IF NOT EXISTS (SELECT FROM inserted WHERE {unusual}) THEN
+        RETURN NULL;
+    END IF;
 """
 _TRIGGER: Final = """
 CREATE OR REPLACE TRIGGER qwf_refused AFTER INSERT ON {table}
@@ -58,10 +64,10 @@ def refuse_inserts(table: str, rules: Mapping[str, tuple[str, str]]) -> None:
         op.execute(_TRIGGER.replace("{table}", table))
 
 
-def change_rules(table: str, rules: Mapping[str, tuple[str, str]]) -> None:
+def change_rules(table: str, rules: Mapping[str, tuple[str, str]], unusual: str | None = None) -> None:
     """Refuse by these rules what was refused by others."""
     if is_there(table):
-        op.execute(refusing_function(table, rules))
+        op.execute(refusing_function(table, rules, unusual))
 
 
 def refuse_nothing(tables: Iterable[str]) -> None:
@@ -72,10 +78,12 @@ def refuse_nothing(tables: Iterable[str]) -> None:
             op.execute(f"DROP FUNCTION IF EXISTS qwf_refuse_{table}()")
 
 
-def refusing_function(table: str, rules: Mapping[str, tuple[str, str]]) -> str:
-    """The function that looks at what was inserted."""
+def refusing_function(table: str, rules: Mapping[str, tuple[str, str]], unusual: str | None = None) -> str:
+    """The function that looks at what was inserted; by the rules only where something in it is `unusual`."""
     cases = "\n".join(
         f"            WHEN {breaks} THEN ARRAY['{column}', '{said}']"
         for column, (breaks, said) in rules.items()
     )
-    return _REFUSE.replace("{table}", table).replace("{rules}", cases)
+    first_look = _FIRST_LOOK.replace("{unusual}", unusual) if unusual else ""
+    function = _REFUSE.replace("{table}", table).replace("{first_look}", first_look)
+    return function.replace("{rules}", cases)
