@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from select import select
 
 # As they were before any task replaced them.
-from time import monotonic, monotonic_ns, sleep
+from time import monotonic, monotonic_ns
 from typing import Any, NamedTuple
 
 VARIABLE, DSN = "CHAOS_LEDGER", "CHAOS_DSN"
@@ -17,6 +18,11 @@ def settle() -> None:
     """Take the path and the DSN of the environment again: a process that was forked has others now."""
     global _path, _dsn
     _path, _dsn = os.environ[VARIABLE], os.environ[DSN]
+
+
+def sleep(seconds: float) -> None:
+    """Sleep for a span, not until a time: libfaketime does not know how far off that is, and refuses it."""
+    select([], [], [], max(0.0, seconds))
 
 
 def dsn() -> str:
