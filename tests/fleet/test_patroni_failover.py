@@ -12,7 +12,8 @@ import pytest
 from support.fleet.failover import Producer, acknowledged, all_are_done, producing
 from support.fleet.haproxy import HAProxy
 from support.fleet.patroni import Member, PatroniCluster
-from support.processes.workers import patiently, running_worker
+from support.processes.supervised import supervisor_of
+from support.processes.workers import patiently
 
 from queue_workflows import db
 from queue_workflows.db.doctor.examination import examine
@@ -28,7 +29,8 @@ LONG = pytest.mark.skipif(
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 # The promise is ten seconds once another is promoted; a machine with twenty others to serve has as many more.
 WORKS_WITHIN_S = 60.0
-TASKS = {"QWF_APP": "support.tasks.ending_tasks"}
+# A worker whose leases lapse before another server is promoted ends, and begins anew, as in production.
+WORKER = ("--worker", "fetch --concurrency 4", "--no-spare", "--no-janitor")
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_switchover(patroni: PatroniCluster) -> None:
     assert standby_says(patroni.dsn)[0] is Status.OK
     with (
         configured_database(patroni.dsn),
-        running_worker(patroni.dsn, "--concurrency", "4", **TASKS) as worker,
+        supervisor_of(patroni.dsn, *WORKER) as supervisor,
     ):
         with producing("switchover") as producers:
             patiently(lambda: acknowledged(producers) > 100)
@@ -84,8 +86,7 @@ def test_a_switchover(patroni: PatroniCluster) -> None:
                 had = acknowledged(producers)
                 patiently(lambda: acknowledged(producers) > had + 100)
         all_are_done(patroni.dsn, producers)
-        worker.terminate()
-        assert worker.wait(300) == 0
+        assert supervisor.stop() == 0
 
 
 def test_the_loss_of_the_primarys_machine(patroni: PatroniCluster) -> None:
@@ -96,7 +97,7 @@ def test_the_loss_of_the_primarys_machine(patroni: PatroniCluster) -> None:
     with (
         HAProxy(patroni.members) as proxy,
         configured_database(proxy.dsn),
-        running_worker(proxy.dsn, "--concurrency", "4", **TASKS) as worker,
+        supervisor_of(proxy.dsn, *WORKER) as supervisor,
     ):
         with producing("loss") as producers:
             patiently(lambda: acknowledged(producers) > 100)
@@ -106,8 +107,7 @@ def test_the_loss_of_the_primarys_machine(patroni: PatroniCluster) -> None:
                 had = acknowledged(producers)
                 patiently(lambda: acknowledged(producers) > had + 100)
         all_are_done(patroni.dsn, producers)
-        worker.terminate()
-        assert worker.wait(300) == 0
+        assert supervisor.stop() == 0
     patroni.come_back(before)
 
 
@@ -119,7 +119,7 @@ def test_a_leader_that_is_paused(patroni: PatroniCluster, what: str) -> None:
     Where only its Patroni is paused its Postgres goes on, and a DSN of all hosts would still find it; HAProxy
     asks Patroni.
     """
-    with HAProxy(patroni.members) as proxy, running_worker(proxy.dsn, "--concurrency", "4", **TASKS):
+    with HAProxy(patroni.members) as proxy, supervisor_of(proxy.dsn, *WORKER):
         with producing("before", dsn=proxy.dsn) as producers:
             patiently(lambda: acknowledged(producers) > 100)
             before = patroni.primary()
@@ -137,7 +137,7 @@ def test_a_leader_that_is_paused(patroni: PatroniCluster, what: str) -> None:
 @LONG
 def test_a_primary_that_is_cut_off(patroni: PatroniCluster) -> None:
     """From etcd and from its standbys, and not from its clients: it acknowledges nothing, and steps down."""
-    with running_worker(patroni.dsn, "--concurrency", "4", **TASKS):
+    with supervisor_of(patroni.dsn, *WORKER):
         with producing("cut", dsn=patroni.dsn) as producers:
             patiently(lambda: acknowledged(producers) > 100)
             before = patroni.primary()
