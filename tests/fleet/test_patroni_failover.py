@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psycopg
 import pytest
 from support.fleet.failover import Producer, acknowledged, all_are_done, producing
 from support.fleet.haproxy import HAProxy
 from support.fleet.patroni import Member, PatroniCluster
-from support.processes.workers import patiently, running_worker
+from support.processes.supervised import supervisor_of
+from support.processes.workers import patiently
 
 from queue_workflows import db
 from queue_workflows.db.doctor.examination import examine
@@ -28,7 +28,8 @@ LONG = pytest.mark.skipif(
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 # The promise is ten seconds once another is promoted; a machine with twenty others to serve has as many more.
 WORKS_WITHIN_S = 60.0
-TASKS = {"QWF_APP": "support.tasks.ending_tasks"}
+# A worker whose leases lapse before another server is promoted ends, and begins anew, as in production.
+WORKER = ("--worker", "fetch --concurrency 4", "--no-spare", "--no-janitor")
 
 
 @pytest.fixture
@@ -60,54 +61,41 @@ def standby_says(dsn: str) -> tuple[Status, str]:
     return check.status, check.found
 
 
-@contextmanager
-def another_is_primary(patroni: PatroniCluster, before: Member) -> Iterator[None]:
-    """While this lasts another one is the primary, and work has to go on soon."""
+def goes_on(patroni: PatroniCluster, before: Member, producers: list[Producer]) -> None:
+    """Another is the primary, and soon these are told of more jobs."""
     patiently(lambda: any(member.is_primary() for member in patroni.members if member is not before))
-    promoted_at = time.monotonic()
-    yield
+    promoted_at, had = time.monotonic(), acknowledged(producers)
+    patiently(lambda: acknowledged(producers) > had + 100)
     assert time.monotonic() - promoted_at < WORKS_WITHIN_S
 
 
-def test_a_switchover(patroni: PatroniCluster) -> None:
-    """Producers and a worker find the new primary by a DSN of all hosts; what was acknowledged is done."""
+def test_a_switchover_and_the_loss_of_a_machine(patroni: PatroniCluster) -> None:
+    """Producers and a worker find the new primary, by a DSN of all hosts and by the HAProxy of the docs.
+
+    The machine is lost while its standbys are behind: in another mode they would lack what was acknowledged.
+    """
     assert standby_says(patroni.dsn)[0] is Status.OK
-    with (
-        configured_database(patroni.dsn),
-        running_worker(patroni.dsn, "--concurrency", "4", **TASKS) as worker,
-    ):
+    with configured_database(patroni.dsn), supervisor_of(patroni.dsn, *WORKER) as supervisor:
         with producing("switchover") as producers:
             patiently(lambda: acknowledged(producers) > 100)
             before = patroni.primary()
             patroni.switch_over()
-            with another_is_primary(patroni, before):
-                had = acknowledged(producers)
-                patiently(lambda: acknowledged(producers) > had + 100)
+            goes_on(patroni, before, producers)
         all_are_done(patroni.dsn, producers)
-        worker.terminate()
-        assert worker.wait(300) == 0
-
-
-def test_the_loss_of_the_primarys_machine(patroni: PatroniCluster) -> None:
-    """They find it by the HAProxy of the docs as well.
-
-    The machine is lost while its standbys are behind: in another mode they would lack what was acknowledged.
-    """
+        assert supervisor.stop() == 0
+    patroni.until_synchronous()
     with (
         HAProxy(patroni.members) as proxy,
         configured_database(proxy.dsn),
-        running_worker(proxy.dsn, "--concurrency", "4", **TASKS) as worker,
+        supervisor_of(proxy.dsn, *WORKER) as supervisor,
     ):
-        with producing("loss") as producers:
-            patiently(lambda: acknowledged(producers) > 100)
+        with producing("loss") as others:
+            patiently(lambda: acknowledged(others) > 100)
             before = patroni.primary()
-            lose_with_standbys_behind(patroni, before, producers)
-            with another_is_primary(patroni, before):
-                had = acknowledged(producers)
-                patiently(lambda: acknowledged(producers) > had + 100)
-        all_are_done(patroni.dsn, producers)
-        worker.terminate()
-        assert worker.wait(300) == 0
+            lose_with_standbys_behind(patroni, before, others)
+            goes_on(patroni, before, others)
+        all_are_done(proxy.dsn, producers + others)
+        assert supervisor.stop() == 0
     patroni.come_back(before)
 
 
@@ -119,14 +107,14 @@ def test_a_leader_that_is_paused(patroni: PatroniCluster, what: str) -> None:
     Where only its Patroni is paused its Postgres goes on, and a DSN of all hosts would still find it; HAProxy
     asks Patroni.
     """
-    with HAProxy(patroni.members) as proxy, running_worker(proxy.dsn, "--concurrency", "4", **TASKS):
+    with HAProxy(patroni.members) as proxy, supervisor_of(proxy.dsn, *WORKER):
         with producing("before", dsn=proxy.dsn) as producers:
             patiently(lambda: acknowledged(producers) > 100)
             before = patroni.primary()
             before.suspend(only_patroni=what == "its Patroni")
             try:
-                with another_is_primary(patroni, before), producing("after", dsn=proxy.dsn) as others:
-                    patiently(lambda: acknowledged(others) > 100)
+                with producing("after", dsn=proxy.dsn) as others:
+                    goes_on(patroni, before, others)
             finally:
                 before.resume()
         all_are_done(proxy.dsn, producers + others)
@@ -137,15 +125,13 @@ def test_a_leader_that_is_paused(patroni: PatroniCluster, what: str) -> None:
 @LONG
 def test_a_primary_that_is_cut_off(patroni: PatroniCluster) -> None:
     """From etcd and from its standbys, and not from its clients: it acknowledges nothing, and steps down."""
-    with running_worker(patroni.dsn, "--concurrency", "4", **TASKS):
+    with supervisor_of(patroni.dsn, *WORKER):
         with producing("cut", dsn=patroni.dsn) as producers:
             patiently(lambda: acknowledged(producers) > 100)
             before = patroni.primary()
             before.cut_off()
             try:
-                with another_is_primary(patroni, before):
-                    had = acknowledged(producers)
-                    patiently(lambda: acknowledged(producers) > had + 100)
+                goes_on(patroni, before, producers)
             finally:
                 before.heal()
         all_are_done(patroni.dsn, producers)

@@ -209,6 +209,16 @@ def test_the_doctor_says_what_a_failover_would_lose(pair: Pair) -> None:
         Status.WARN,
         "1, none of them synchronous: a failover loses the last acknowledged jobs",
     )
+    with pair.primary.connect() as admin:
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'elsewhere'")
+        admin.execute("SELECT pg_reload_conf()")
+    until(lambda: pair.one("SHOW synchronous_standby_names") == "elsewhere")
+    found = standby_of(pair.dsn)
+    assert (found.status, found.found) == (
+        Status.WARN,
+        "synchronous_standby_names is 'elsewhere', and no such standby is connected",
+    )
+    pair.names("")
     with Cluster.primary() as alone:
         found = standby_of(alone.dsn())
     assert (found.status, found.found) == (

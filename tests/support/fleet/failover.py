@@ -52,7 +52,7 @@ class Producer(threading.Thread):
     def _enqueue(self, connection: psycopg.Connection | None) -> None:
         self._number += 1
         key = f"{self.name}-{self._number}"
-        enqueue_ingest_job("good", queue="fetch", dedupe_key=key, conn=connection)
+        enqueue_ingest_job("note", queue="fetch", dedupe_key=key, conn=connection)
         self.acknowledged.append(key)
 
 

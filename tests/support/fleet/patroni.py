@@ -47,7 +47,8 @@ class Member:
             "listen": f"127.0.0.1:{self.api}",
             "connect_address": f"127.0.0.1:{shown_api.port}",
         }
-        config["etcd3"] = {"hosts": f"127.0.0.1:{to_etcd.port}"}
+        # Without discovery, which would lead past the link.
+        config["etcd3"] = {"hosts": f"127.0.0.1:{to_etcd.port}", "use_proxies": True}
         config["bootstrap"]["dcs"] |= _QUICKER
         config["postgresql"] |= {
             "listen": f"127.0.0.1:{self.port}",
