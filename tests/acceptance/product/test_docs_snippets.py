@@ -105,6 +105,7 @@ EXEMPT_PAGES = [
     "docs/deploy/high-availability.md",
     "docs/deploy/least-privilege.md",
     "docs/deploy/migrations.md",
+    "docs/deploy/rolling-deploys.md",
     "docs/how-to/crawl.md",
     "docs/how-to/dashboard.md",
     "docs/how-to/frameworks/alembic.md",
