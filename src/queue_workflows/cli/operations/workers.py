@@ -205,9 +205,9 @@ def drain(
 ) -> ExitCode:
     """Empty HOST: its workers claim nothing more on any queue, and finish the jobs that they hold.
 
-    Without HOST it is the one that this command runs on. That is a wish like a pause, so it holds for workers that start there as well: `qwf workers on HOST '*'`
-    takes it back. Ends with 0 only if no worker of the host holds a job; with 1 if some still do, with 73 if
-    they still do when the time to --wait is over.
+    Without HOST it is the one that this command runs on. It is a wish like a pause, so it holds for workers
+    that start there as well: `qwf workers on HOST '*'` takes it back. Ends with 0 only if no worker of the
+    host holds a job; with 1 if some still do, with 73 if they still do when the time to --wait is over.
     """
     settings = effective_settings()
     host, stale_s = host or settings.host_label, settings.stale_heartbeat_s
