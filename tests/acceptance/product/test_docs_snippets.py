@@ -106,6 +106,7 @@ EXEMPT_PAGES = [
     "docs/deploy/least-privilege.md",
     "docs/deploy/migrations.md",
     "docs/deploy/poolers.md",
+    "docs/deploy/rolling-deploys.md",
     "docs/how-to/crawl.md",
     "docs/how-to/dashboard.md",
     "docs/how-to/frameworks/alembic.md",

@@ -50,3 +50,13 @@ def test_a_bounded_number_of_names_is_passed_by() -> None:
     assert it.lacked == tuple(f"task {number}" for number in range(MOST_LACKED))
     assert not it.lack("one more")
     assert it.versions == {}
+
+
+def test_what_is_found_later_is_lacked_no_more() -> None:
+    """As a module that came into the package; the others still are."""
+    it = PublishedNames("cpu", "1.8", lambda: ((), True))
+    assert it.lack("plan")
+    assert it.lack("draw")
+    it.find(["plan", "other"])
+    assert it.lacked == ("draw",)
+    assert it.versions == {"app": "1.8"}

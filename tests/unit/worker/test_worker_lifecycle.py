@@ -49,6 +49,7 @@ def lifecycle(
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
         terms=SimpleNamespace(
+            published=None,
             queue=queue,
             host="here",
             affinity=held,

@@ -183,7 +183,7 @@ def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
 
 
 @workers.command(cls=_Verb)
-@click.argument("host", callback=_host)
+@click.argument("host", required=False)
 @click.option(
     "--give-back", "gives_back", is_flag=True, help="Stop its jobs at once; they are given back uncounted."
 )
@@ -194,7 +194,7 @@ def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
 def drain(
     invocation: Invocation,
     *,
-    host: str,
+    host: str | None,
     gives_back: bool,
     wait: bool,
     timeout: float,
@@ -205,11 +205,12 @@ def drain(
 ) -> ExitCode:
     """Empty HOST: its workers claim nothing more on any queue, and finish the jobs that they hold.
 
-    That is a wish like a pause, so it holds for workers that start there as well: `qwf workers on HOST '*'`
-    takes it back. Ends with 0 only if no worker of the host holds a job; with 1 if some still do, with 73 if
-    they still do when the time to --wait is over.
+    Without HOST it is the one that this command runs on. It is a wish like a pause, so it holds for workers
+    that start there as well: `qwf workers on HOST '*'` takes it back. Ends with 0 only if no worker of the
+    host holds a job; with 1 if some still do, with 73 if they still do when the time to --wait is over.
     """
-    stale_s = effective_settings().stale_heartbeat_s
+    settings = effective_settings()
+    host, stale_s = host or settings.host_label, settings.stale_heartbeat_s
     with operators_connection(invocation) as connection:
         wish = ask_to_drain(
             connection, host, gives_back=gives_back, lasting=lasting, actor=actor, reason=reason

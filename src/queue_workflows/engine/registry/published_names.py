@@ -83,6 +83,11 @@ class PublishedNames:
             self.lacked = (*self.lacked, name)
         return True
 
+    def find(self, names: Iterable[str]) -> None:
+        """Note names that are known here after all, as a module that came into the package later."""
+        if self.lacked and not (found := set(names)).isdisjoint(self.lacked):
+            self.lacked = tuple(name for name in self.lacked if name not in found)
+
     def keep(self, connection: psycopg.Connection[Any]) -> float:
         """Publish what is known, if that is new, and say now and then that it still is; when to come again.
 
@@ -90,8 +95,7 @@ class PublishedNames:
         """
         names, is_open = self._look()
         known = tuple(sorted(names))
-        if self.lacked and not set(known).isdisjoint(self.lacked):
-            self.lacked = tuple(name for name in self.lacked if name not in known)
+        self.find(known)
         now = self._now()
         is_new = (known, is_open) != self._known
         if not is_new and now < self._due:

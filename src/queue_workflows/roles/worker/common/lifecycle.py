@@ -174,6 +174,8 @@ class WorkerLifecycle:
             with bounded():
                 keys = repository.held_keys(UNKNOWN_MODULE, queue=queue)
             reason, known = UNKNOWN_MODULE, [key for key in keys if self._knows(key)]
+            if (published := self._guardian.terms.published) is not None:
+                published.find(known)
         is_more = False
         if self._family is INGEST:
             is_more = self._fetch_for_tasks(known) and self._fetch_size.was_full
