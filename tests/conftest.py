@@ -13,6 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 from support.suite.order import rank
+from support.suite.processor_use import STAT, ProcessorUse
 from support.suite.time_limits import TimeLimits
 from support.suite.warm_starts import COLD
 
@@ -52,6 +53,8 @@ EVERY_TIME = (
 def pytest_configure(config: pytest.Config) -> None:
     """Ignore no signal, though nohup or a background shell had us do so: our processes inherit that."""
     config.pluginmanager.register(TimeLimits(config), "suite_time_limits")
+    if getattr(config.option, "numprocesses", None) and STAT.exists():
+        config.pluginmanager.register(ProcessorUse(), "suite_processor_use")
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):

@@ -82,6 +82,7 @@ def test_it_ends_as_the_run_does(qwf_dsn: str, tmp_path: Path) -> None:
     assert "has this key already: nothing was started" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_tree_with_a_setup_ends_here_too(qwf_dsn: str, tmp_path: Path) -> None:
     """What the setup has in the background is gone with the last run, and its end is told."""
     lives = ("trap 'rm up; exit 0' TERM", "touch up", "while :; do sleep 0.1; done")
@@ -156,6 +157,7 @@ def test_a_stop_takes_the_embedded_server_along_quietly(directory: Path) -> None
     until(lambda: processes_below(directory) == [], "all is gone")
 
 
+@pytest.mark.slow
 def test_what_a_hook_waits_for_is_said(qwf_dsn: str, tmp_path: Path) -> None:
     """A program that nobody has, and why, on standard error: whoever waits for the run can mend that."""
     put(tmp_path, "a/on_Page__10_a.sh")
@@ -192,6 +194,7 @@ def order(record, ctx):
 """
 
 
+@pytest.mark.slow
 def test_what_is_refused_of_a_hooks_records_is_said(qwf_dsn: str, tmp_path: Path) -> None:
     """As a job that its handler may not enqueue: one line, with what lists all; the hook ended well."""
     (tmp_path / "wiring.py").write_text(WIRING)

@@ -14,7 +14,7 @@ from functools import partial
 import psutil
 import pytest
 from support.servers.site import FEED, WORDS, paper, picture, song
-from support.stages.plugin_suite import BOAT, PLUGINS, PluginSuite
+from support.stages.plugin_suite import BOAT, FEW_HOOKS, PLUGINS, PluginSuite
 from support.stages.printed import colours_of, text_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -57,9 +57,9 @@ def archived(suite: PluginSuite, site: str) -> dict[str, uuid.UUID]:
     """What each address came to, of pages that are archived at the same time."""
     with_files = ("chrome", "staticfile", "responses", "wget")
     files = ("/paper.pdf", "/song.wav", "/feed.xml", "/boat.png")
-    runs = {path: suite.start(site + path, with_files) for path in files}
+    runs = {path: suite.start(site + path, with_files, config=FEW_HOOKS) for path in files}
     runs["/page/7"] = suite.start(f"{site}/page/7", [*PLUGINS, "hanging"])
-    runs["/old"] = suite.start(f"{site}/old", ("chrome", "redirects", "headers"))
+    runs["/old"] = suite.start(f"{site}/old", ("chrome", "redirects", "headers"), config=FEW_HOOKS)
     suite.ended(*runs.values())
     failed = {path: suite.failures(run) for path, run in runs.items()}
     hangs = failed["/page/7"].pop("on_Snapshot__40_hangs.sh")

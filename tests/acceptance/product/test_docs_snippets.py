@@ -48,6 +48,7 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 
 # Pages that start servers and workers, and wait for what these do.
 LONG = (
+    "README.md",
     "docs/deploy/migrations.md",
     "docs/how-to/crawl.md",
     "docs/how-to/limit.md",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.processes.embedded_users import place_for_many_files
 from support.processes.environments import environment_without
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,8 +64,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def open_directory() -> Iterator[Path]:
-    """A directory that every user may enter, which pytest's own are not."""
-    base = Path(tempfile.mkdtemp(prefix="qwf two commands "))
+    """A directory that every user may enter, which pytest's own are not; two environments are large."""
+    base = Path(tempfile.mkdtemp(prefix="qwf two commands ", dir=place_for_many_files(gib=6)))
     base.chmod(0o755)
     yield base
     shutil.rmtree(base, ignore_errors=True)

@@ -116,7 +116,10 @@ def open_run(said: list[str]) -> bool:
     return len(remarks) == 1 and "is not over: it goes on where" in remarks[0]
 
 
-each_command = pytest.mark.parametrize("words", [HOOKS, RUN], ids=["hooks", "run"])
+# Both end by the code of one command, whose processes take seconds to start.
+each_command = pytest.mark.parametrize(
+    "words", [pytest.param(HOOKS, marks=pytest.mark.slow), RUN], ids=["hooks", "run"]
+)
 
 
 @each_command

@@ -46,6 +46,7 @@ def rate_now(conn: psycopg.Connection) -> float:
     return CEILING if found is None else min(float(CEILING), float(found[0]))
 
 
+@pytest.mark.slow
 def test_a_rate_settles_near_what_the_server_bears(conn: psycopg.Connection, qwf_dsn: str) -> None:
     """Most that is asked then is answered; when the server bears anything, it is what is declared again."""
     with refusing_server() as bears:

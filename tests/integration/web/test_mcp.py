@@ -349,12 +349,10 @@ class TestActs:
         """What is not there cannot be called either."""
         (job,) = ingest.enqueue()
 
-        said = over_stdio(
-            qwf_dsn,
-            "--allow-acts",
-            "job.retry",
-            talk=lambda client: unknown(client, "job_cancel", targets=[f"ingest:{job}"]),
-        )
+        with page_for_programs(qwf_dsn, acts=["job.retry"]) as served:
+            said = over_http(
+                served, talk=lambda client: unknown(client, "job_cancel", targets=[f"ingest:{job}"])
+            )
         assert said == "there is no tool 'job_cancel'"
         assert ingest.seen(job, "status") == ("queued",)
 
@@ -395,10 +393,11 @@ class TestActs:
             done = await client.call_tool("job_cancel", {"where": "queue:fetch", "reason": "old"})
             return refused(named), refused(matched), said(done)["answer"]
 
-        named, matched, done = over_stdio(qwf_dsn, "--allow-acts", "job.cancel", talk=talk)
+        with page_for_programs(qwf_dsn, acts=["job.cancel"]) as served:
+            named, matched, done = over_http(served, talk=talk)
         assert named == matched == "Not done: say why, by reason; it is about more than one thing"
         assert done["became"] == {"cancelled": 3}
-        assert {actor for actor, *_ in audited(conn)} == {f"{asking_user()} via mcp"}
+        assert {actor for actor, *_ in audited(conn)} == {"ann@here via mcp"}
 
     def test_what_cannot_be_done_is_refused_and_why(
         self, qwf_dsn: str, conn: psycopg.Connection, ingest: Jobs
@@ -414,7 +413,8 @@ class TestActs:
                 refused(await client.call_tool("job_cancel", {})),
             )
 
-        over, unknown, none = over_stdio(qwf_dsn, "--allow-acts", "job.cancel", talk=talk)
+        with page_for_programs(qwf_dsn, acts=["job.cancel"]) as served:
+            over, unknown, none = over_http(served, talk=talk)
         assert over.startswith("Not done: Cancel ")
         assert unknown.startswith("'film' is no job")
         assert none.startswith("Name things by target")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import psycopg
+from support.processes.embedded_users import place_for_many_files
 
 from queue_workflows.db.embedded.binaries import find_binaries
 from queue_workflows.db.embedded.home import FALLBACK, run_as, settle
@@ -44,7 +45,7 @@ class Cluster:
     """A server on loopback and on a socket of its own; TCP asks for the password, the socket trusts."""
 
     def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="qwf-cluster-", dir="/tmp"))
+        self.base = Path(tempfile.mkdtemp(prefix="qwf-cluster-", dir=place_for_many_files()))
         self.base.chmod(0o755)
         place, self.account = settle(self.base / "own", None, FALLBACK)
         self.home = Path(place.home)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -46,10 +46,10 @@ def over_http(served: Served, *, talk: Talk[T], mode: Any = "auto", **headers: s
 
 
 @contextmanager
-def page_for_programs(dsn: str, **options: Any) -> Iterator[Served]:
-    """A page that programs may ask, in a thread of this process."""
+def page_for_programs(dsn: str, *, acts: Sequence[str] = (), **options: Any) -> Iterator[Served]:
+    """A page that programs may ask, and have do these acts, in a thread of this process."""
     settings = effective_settings()
-    with served_page(dsn, user="ann@here", settings=settings, port=0, mcp_acts=(), **options) as served:
+    with served_page(dsn, user="ann@here", settings=settings, port=0, mcp_acts=acts, **options) as served:
         yield served
 
 
