@@ -60,7 +60,7 @@ def test_only_the_workers_that_are_asked_for(qwf_dsn):
 
 
 def test_its_log_says_how_jobs_end_and_may_be_json(qwf_dsn):
-    """Of every process an object a line, with its role; also of what a job prints."""
+    """Of every process an object a line, with its role; also of what a job prints, as soon as it does."""
     with Supervised([*UP, "--no-web", "--worker", "fetch", "--log-format", "json"], qwf_dsn) as up:
         with psycopg.connect(qwf_dsn, autocommit=True) as connection:
             job = enqueue(IngestJobRepository(connection), "say", words="good morning")
