@@ -38,7 +38,7 @@ def explained(error: Exception, handle: object) -> QwfError | None:
 
 
 def _is_left_to_roll_back(error: Exception) -> bool:
-    """Whether SQLAlchemy sends nothing in a transaction that it has given up, as after a flush that failed."""
+    """Whether SQLAlchemy sends nothing in a transaction that it gave up, as after a flush that failed."""
     kind = getattr(sys.modules.get("sqlalchemy.exc"), "PendingRollbackError", ())
     return isinstance(error, kind)
 
