@@ -13,6 +13,7 @@ from support.processes.programs import gone
 from support.processes.supervised import Supervised, enqueue
 from support.processes.workers import until, worker_environment
 
+from queue_workflows import start_run
 from queue_workflows.db import wait_for_schema
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
@@ -60,7 +61,7 @@ def test_only_the_workers_that_are_asked_for(qwf_dsn):
 
 
 def test_its_log_says_how_jobs_end_and_may_be_json(qwf_dsn):
-    """Of every process an object a line, with its role; also of what a job prints."""
+    """Of every process an object a line, with its role; also of what a job prints, as soon as it does."""
     with Supervised([*UP, "--no-web", "--worker", "fetch", "--log-format", "json"], qwf_dsn) as up:
         with psycopg.connect(qwf_dsn, autocommit=True) as connection:
             job = enqueue(IngestJobRepository(connection), "say", words="good morning")
@@ -69,6 +70,31 @@ def test_its_log_says_how_jobs_end_and_may_be_json(qwf_dsn):
         ended = json.loads(up.until(r'^({.*"outcome": "completed".*})$')[1])
         assert (ended["role"], ended["job_id"], ended["task_name"]) == ("fetch/1", job, "say")
         assert json.loads(up.until(r"^({.*fetch/1: started.*})$")[1])["role"] == "up"
+        assert up.stop() == 0
+
+
+OVER = """\
+from queue_workflows import on_run_finished
+
+
+@on_run_finished
+def over(run):
+    print("over:", run.workflow, run.status)
+"""
+
+
+def test_what_hooks_of_runs_print_is_seen_as_they_do(qwf_dsn, tmp_path):
+    """Those of the host app are called by the orchestrator, which is behind a pipe here."""
+    (tmp_path / "shop.py").write_text(OVER, encoding="utf-8")
+    app = ["--app", "shop", "up", "--no-web", "--worker", "fetch"]
+    with (
+        Supervised([*UP[:3], *app], qwf_dsn, cwd=tmp_path) as up,
+        psycopg.connect(qwf_dsn, autocommit=True) as connection,
+    ):
+        start_run(
+            {"name": "rest", "nodes": [{"id": "rest", "type": "wait", "seconds": 0.1}]}, conn=connection
+        )
+        up.until(r"^orchestrator/1 +\| over: rest completed$")
         assert up.stop() == 0
 
 

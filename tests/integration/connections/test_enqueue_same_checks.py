@@ -47,6 +47,7 @@ SAME: tuple[tuple[dict[str, Any], str], ...] = (
     ({"queue": "hooks"}, "the queue 'hooks' is reserved for node jobs"),
     ({"args": {str(n): "x" * (MAX_BYTES // 4) for n in range(4)}}, "larger than 16,777,216 bytes of JSON"),
     ({"args": {"a": "x" * MAX_BYTES}}, "larger than 16,777,216 bytes of JSON"),
+    ({"args": {f"{n:01000}": None for n in range(17_000)}}, "larger than 16,777,216 bytes of JSON"),
     ({"args": {"a": nested(MAX_DEPTH)}}, "nested deeper than 100 levels"),
     ({"args": {"a": nested(MAX_DEPTH + 50)}}, "nested deeper than 100 levels"),
     ({"args": objects(MAX_DEPTH + 1)}, "nested deeper than 100 levels"),

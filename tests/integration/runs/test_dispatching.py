@@ -460,8 +460,8 @@ def test_a_run_that_nobody_can_read_can_be_cancelled(connection):
     assert (run.status, run.cancel_reason) == ("cancelled", "of no use")
 
 
-def test_hooks_hear_of_each_end_at_least_once(connection):
-    """One that raises is called again, with its neighbours; without hooks nothing is kept."""
+def test_hooks_hear_of_each_end_at_least_once(connection, caplog):
+    """One that raises is called again, with its neighbours, and is shown; without hooks nothing is kept."""
     run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})
     run_through(connection, dispatcher(connection), lambda job: None)
     heard = []
@@ -476,6 +476,9 @@ def test_hooks_hear_of_each_end_at_least_once(connection):
     left = connection.execute("SELECT tries, last_error FROM workflow_dispatch_events").fetchone()
     assert left[0] == 1
     assert "ValueError: not now" in left[1]
+    (record,) = [one for one in caplog.records if "fails_once raised ValueError" in one.getMessage()]
+    assert 'raise ValueError("not now")' in record.exc_text
+    assert "finished_run_hooks.py" not in record.exc_text
     until(tell)
     assert heard == [run_id, run_id]
     assert connection.execute("SELECT count(*) FROM workflow_dispatch_events").fetchone() == (0,)

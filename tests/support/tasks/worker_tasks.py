@@ -30,7 +30,7 @@ def note(reason: str | None) -> dict[str, Any]:
 
 @ingest_task("say")
 def say(reason: str | None, args: dict[str, Any]) -> None:
-    print(args["words"], flush=True)
+    print(args["words"])
 
 
 @ingest_task("enqueues and fails")

@@ -152,6 +152,20 @@ def test_an_unknown_task_is_a_warning_once(lines):
     ]
 
 
+def test_an_unknown_module_is_a_warning_that_says_where_it_may_come_from(lines):
+    """Of a command that was given no wiring that is the likely reason."""
+    one = held(node_job(), "scheduled", delay_s=60.0, hold_reason="unknown_module", hold_key="draw")
+    JobLog(Clock()).ended([one], statuses([one]))
+    ((level, said),) = lines()
+    assert (level, said.split(": ")) == (
+        "WARNING",
+        [
+            "the node module draw is not found here",
+            "its jobs wait for a worker that has it, or for --app MODULE that brings it",
+        ],
+    )
+
+
 def test_what_was_not_begun_or_is_not_ours_has_no_line(lines):
     """What is given back as it was claimed ahead; and an end that was refused, which is told elsewhere."""
     ahead, lost = held(ingest_job(id=1), "queued"), held(ingest_job(id=2))

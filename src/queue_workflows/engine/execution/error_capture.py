@@ -23,10 +23,17 @@ def captured(exc: BaseException, redactor: Redactor) -> str:
         redactor.head(_message_of(exc), ERROR_TEXT),
         error_type=redactor.head(_type_of(exc), _LONGEST_TYPE),
         # Where a script fails our own frames say nothing, and what it printed does.
-        traceback=redactor.tail(
-            exc.printed if isinstance(exc, HookFailed) else _traceback_of(exc), ERROR_TRACE
+        traceback=(
+            redactor.tail(exc.printed, ERROR_TRACE)
+            if isinstance(exc, HookFailed)
+            else told_traceback(exc, redactor)
         ),
     )
+
+
+def told_traceback(exc: BaseException, redactor: Redactor) -> str:
+    """The end of the traceback, without secrets and without frames of ours above the host app's."""
+    return redactor.tail(_traceback_of(exc), ERROR_TRACE)
 
 
 def _type_of(exc: BaseException) -> str:

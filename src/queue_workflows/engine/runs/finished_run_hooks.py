@@ -13,6 +13,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.config import RunFinishedHook
+from queue_workflows.engine.execution.error_capture import told_traceback
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.repositories.runs.finished import FinishedRunRepository, LeasedEnd
 from queue_workflows.repositories.runs.runs import FinishedRun, RunRepository
@@ -55,9 +56,17 @@ def _called(hooks: Sequence[RunFinishedHook], run: FinishedRun, redactor: Redact
         except Exception as wrong:
             name = getattr(hook, "__qualname__", repr(hook))
             said = f"{name} raised {type(wrong).__name__}: {' '.join(str(wrong).split())}"
-            _log.warning("run %s: %s", run.id, redactor.head(said, _ERROR_TEXT))
+            _tell(run, redactor.head(said, _ERROR_TEXT), told_traceback(wrong, redactor))
             errors.append(said)
     return redactor.head("; ".join(errors), _ERROR_TEXT) if errors else None
+
+
+def _tell(run: FinishedRun, said: str, traceback: str) -> None:
+    """A warning with the place in the host app's code, as text, so that no handler shows its secrets."""
+    if _log.isEnabledFor(logging.WARNING):
+        record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, "run %s: %s", (run.id, said), None)
+        record.exc_text = traceback.rstrip()
+        _log.handle(record)
 
 
 def _failed(ends: FinishedRunRepository, end: LeasedEnd, error: str, settings: Settings) -> None:

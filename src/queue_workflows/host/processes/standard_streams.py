@@ -1,4 +1,7 @@
-"""The standard streams of a process in which many jobs run: one that closes them closes them for no other."""
+"""The standard streams of a process in which many jobs run: one that closes them closes them for no other.
+
+What is printed is seen as soon as its line ends: a pipe would else keep it until it has 8 kB, or the end.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,6 @@ def _shared(stream: TextIO, of_the_process: TextIO | None) -> TextIO:
         _Shared(io.FileIO(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
-        line_buffering=stream.line_buffering,
+        line_buffering=True,
         write_through=stream.write_through,
     )

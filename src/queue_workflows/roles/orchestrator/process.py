@@ -20,6 +20,7 @@ from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.engine.runs.finished_run_hooks import deliver
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.standard_streams import share_standard_streams
 from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.repositories.retention import RetentionTimes
 from queue_workflows.roles.heartbeat_pipe import told
@@ -53,6 +54,8 @@ _FIGURES_EVERY_S: Final = 10.0
 
 def run_orchestrator(database: Database, settings: Settings, options: OrchestratorOptions) -> ExitCode:
     """Advance runs until told to stop; the status to end the process with."""
+    # The host app's hooks of runs that are over print as jobs do.
+    share_standard_streams()
     bound_to_launcher()
     if settings.hook_dirs:
         hide_memory()

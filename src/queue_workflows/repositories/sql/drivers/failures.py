@@ -66,7 +66,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _is_left_to_roll_back(error: Exception) -> bool:
-    """Whether SQLAlchemy sends nothing more in a transaction that it has given up, as after a flush that failed."""
+    """Whether SQLAlchemy sends nothing in a transaction that it gave up, as after a flush that failed."""
     kind = getattr(sys.modules.get("sqlalchemy.exc"), "PendingRollbackError", ())
     return isinstance(error, kind)
 
