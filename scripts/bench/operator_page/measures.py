@@ -56,7 +56,12 @@ def pages(bench: Bench) -> Sequence[Figure]:
     """Every address that there is, each at something usual of its kind."""
     history = _history(bench)
     places = {address.path: _place(address.path, history) for address in ADDRESSES}
-    return figures_of("pages", *looked_at(history.dsn, places, bench.amounts["looks"]))
+    # By itself: what it shows is made anew beside the looks that come next.
+    alone = {address.path: places.pop(address.path) for address in ADDRESSES if address.is_alone}
+    looks = bench.amounts["looks"]
+    seen, bare = looked_at(history.dsn, places, looks)
+    of_itself, _ = looked_at(history.dsn, alone, looks)
+    return figures_of("pages", {**seen, **of_itself}, bare)
 
 
 def filters(bench: Bench) -> Sequence[Figure]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+import psycopg
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Match, Route, Router
@@ -58,6 +59,12 @@ from queue_workflows.web.rendering.templates import render_live
 if TYPE_CHECKING:
     from queue_workflows.web.mcp.endpoint import McpEndpoint
 
+# What an older or a newer schema has not.
+_NOT_THERE: Final = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
 _STREAM: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -297,7 +304,8 @@ class Web:
         settings = self.settings
 
         def look(conn: Any) -> Shown:
-            return address.show(
+            return self._shown(
+                address,
                 Look(
                     conn,
                     settings,
@@ -308,12 +316,20 @@ class Web:
                     schema_refusal=self._opened.schema_refusal,
                     redaction=self._redaction,
                     as_json=as_json,
-                )
+                ),
             )
 
         if address.is_alone:
             return await self.readers.beside(look)
         return await self.readers.ask(look)
+
+    def _shown(self, address: Address, look: Look) -> Shown:
+        """What a page has to say; where a table or a column is missing, at which revision the schema is."""
+        try:
+            return address.show(look)
+        except _NOT_THERE:
+            self._opened.check_schema()
+            raise
 
     async def preview(self, request: Request) -> Response:
         """What an act would do, before it is done."""

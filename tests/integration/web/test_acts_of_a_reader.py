@@ -62,3 +62,15 @@ def test_a_reader_sees_what_an_act_would_be_and_does_none(
     assert [answer.status_code for answer in answers] == [500] * len(answers)
     assert ["permission denied for table" in text_of(answer) for answer in answers] == [True] * len(answers)
     assert everything(hands) == before
+
+
+def test_a_user_that_may_be_a_reader_reads_as_one(
+    roles: Roles, hands: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else it may do: what a page reads it reads with a dashboard's rights, in each look anew."""
+    monkeypatch.setattr("queue_workflows.web.database.readers.READER_ROLE", roles.name("reader"))
+    with served_page(roles.admin_dsn) as page:
+        assert page.get("/jobs").status_code == 200
+        for _ in range(2):
+            found = page.app.readers._look(lambda reader: reader.execute("SELECT current_user").fetchone())
+            assert found == (roles.name("reader"),)

@@ -11,12 +11,15 @@ from urllib.parse import urlencode
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner
 from support.rows.every_state import LIMIT, EveryState
 from support.rows.jobs import Jobs
 from support.servers.web_page import OperatorsPage, served_page, text_of
 
 from queue_workflows.cli.main import cli
+from queue_workflows.db import migrations
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.web.access.redaction import Redaction
 from queue_workflows.web.pages.all import ADDRESSES
@@ -237,17 +240,32 @@ def test_a_server_that_was_restarted_is_found_again(filled: OperatorsPage, eyes:
     assert filled.get("/queues").status_code == 200
 
 
+def emptied(qwf_new_database: Any) -> str:
+    """The DSN of a database without a schema of ours."""
+    dsn = sa.make_url(qwf_new_database()).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(dsn) as raw:
+        raw.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return dsn
+
+
 def test_a_schema_that_is_missing_says_what_to_do(qwf_new_database: Any) -> None:
     """A database that nobody has upgraded is no mystery."""
-    import sqlalchemy as sa
-
-    dsn = qwf_new_database()
-    with psycopg.connect(sa.make_url(dsn).set(drivername="postgresql").render_as_string(False)) as raw:
-        raw.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    with served_page(dsn) as page:
+    with served_page(emptied(qwf_new_database)) as page:
         shown = page.get("/jobs")
     assert shown.status_code == 503
     assert "qwf db upgrade" in text_of(shown)
+
+
+def test_a_schema_that_is_behind_says_at_which_revision_it_is(qwf_new_database: Any) -> None:
+    """Whichever page meets what is not there yet, and not by the name that the server has for it."""
+    dsn = emptied(qwf_new_database)
+    migrations.upgrade(dsn, chains=[engine_chain()], revision="0025")
+    with served_page(dsn) as page:
+        for place in ("/", "/runs", "/hosts", "/limits", "/schedules"):
+            shown = page.get(place)
+            assert shown.status_code == 503
+            assert "the database schema is at 0025" in text_of(shown)
+            assert "does not exist" not in shown.text
 
 
 def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(

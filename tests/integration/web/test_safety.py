@@ -31,15 +31,18 @@ def put(eyes: psycopg.Connection, task: str, args: dict[str, Any]) -> int:
 
 
 PLACES = ["/jobs", "/jobs.json", "/static/0/qwf.css", "/healthz", "/nothing", "/jobs?q=x:y"]
-
-
-@pytest.mark.parametrize(
-    "place", ["/jobs", "/jobs.json", "/static/0/qwf.css", "/healthz", "/nothing", "/jobs?q=x:y"]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_every_answer_has_the_headers(place: str, filled: OperatorsPage) -> None:
     """A page, a file, a refusal: none may run what is not its own, or stand in another's frame."""
     answer = filled.get(place)
     assert {name: answer.headers[name] for name in HEADERS} == dict(HEADERS)
+    assert answer.headers["content-security-policy"] == POLICY
     assert answer.headers["cache-control"] in ("no-store", "no-cache")
 
 
@@ -122,6 +125,8 @@ def test_a_read_only_page_takes_no_act(qwf_dsn: str, full: EveryState, eyes: psy
         assert "/act/preview" not in page.get("/jobs").text
         assert page.preview("job.cancel", full.jobs["queued"]).status_code == 403
         assert page.post("/act", [("act", "job.cancel"), ("target", full.jobs["queued"])]).status_code == 403
+        # Whatever it is that would change something, before it is looked for.
+        assert page.post("/jobs", []).status_code == 403
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             page.app.readers._look(lambda reader: reader.execute("DELETE FROM ingest_jobs"))
     assert everything(eyes) == before

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import psycopg
 import pytest
 from support.rows.jobs import Jobs
-from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page, running_page
+from support.servers.browsed_page import OPERATOR, VIEWER, BrowsedPage, browsed_page, running_page
 
 from queue_workflows.web import create_app
 
@@ -91,6 +91,17 @@ def test_what_is_no_page_of_a_users_is_no_stream(
     """A stream is refused as its page would be."""
     with stream(served, place, user) as told:
         assert told.status == status
+
+
+def test_a_user_has_so_many_streams(served: BrowsedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is told to come back, while another user's are opened."""
+    monkeypatch.setattr("queue_workflows.web.live.hub.MOST_STREAMS_A_USER", 2)
+    with ExitStack() as tabs:
+        for place in ("/jobs", "/queues"):
+            assert next_page(tabs.enter_context(stream(served, place)))
+        refused = tabs.enter_context(stream(served, "/jobs"))
+        assert (refused.status, refused.getheader("retry-after")) == (503, "3")
+        assert next_page(tabs.enter_context(stream(served, "/jobs", VIEWER)))
 
 
 @pytest.mark.slow

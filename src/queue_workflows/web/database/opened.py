@@ -53,6 +53,10 @@ class OpenedDatabase:
             self._schema_seen_at, self._schema = now, _refusal(self.database())
         return self._schema
 
+    def check_schema(self) -> None:
+        """Raise what is wrong with the schema, where it is older or newer than this code can read."""
+        wait_for_schema(self.database(), MIN_SCHEMA, 0)
+
     def listener(self, channels: list[str]) -> Listener:
         """One that hears these channels, where there can be any."""
         return Listener.on(self.database(), channels)
