@@ -53,9 +53,9 @@ ORDER BY id
 LIMIT %(limit)s::bigint
 FOR NO KEY UPDATE
 """
-# latest: the failures before a position, read by when they ended, so many and no more, and none that ended too
-# long ago; in words that their index alone serves, whatever the planner believes of the time. failed: those
-# that are asked for. last: where the bound ended the look. forms: each error once, as its group has it.
+# latest: the failures before a position, read by when they ended, so many and no more, and none that ended
+# too long ago; in words that their index alone serves, whatever the planner believes of the time. failed:
+# those that are asked for. last: where the bound ended the look. forms: each error once, as its group has it.
 FAILURES: Final = """
 WITH latest AS MATERIALIZED (
     SELECT id, queue, {title} AS title, finished_at, errors FROM {table}
