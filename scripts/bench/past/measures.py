@@ -106,19 +106,11 @@ def prune(bench: Bench) -> Sequence[Figure]:
             read, wal, ms = _pruned(connection, pruning := Pruning(Settings()))
             written[keyed] = wal / old
             figures += [
-                Figure(
-                    *("prune", f"rows read for each that is {what}, {ms / old:,.3f} ms", read / old, "rows"),
-                    *("the bound", 4, read / old / 4, 1.0, True),
-                ),
+                _within(f"rows read for each that is {what}, {ms / old:,.3f} ms", read / old, 4.0),
                 Figure("prune", f"WAL of each that is {what}", wal / old, "bytes"),
             ]
             read, _, ms = _pruned(connection, pruning)
-            figures.append(
-                Figure(
-                    *("prune", f"rows read where nothing is to go, {ms:,.1f} ms", read, "rows"),
-                    *("the bound", 100, read / 100, 1.0, True),
-                )
-            )
+            figures.append(_within(f"rows read where nothing is to go, {ms:,.1f} ms", read, 100.0))
     ratio = written[True] / written[False]
     figures.append(
         Figure(
@@ -127,6 +119,10 @@ def prune(bench: Bench) -> Sequence[Figure]:
         )
     )
     return figures
+
+
+def _within(what: str, rows: float, bound: float) -> Figure:
+    return Figure("prune", what, rows, "rows", "the bound", bound, rows / bound, 1.0, at_most=True)
 
 
 @contextmanager

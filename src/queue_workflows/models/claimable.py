@@ -150,8 +150,14 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
         Index(f"ix_{table}_running", "claimed_by", postgresql_where=text("status = 'running'")),
         # What operators look for, list and retry: few, among any number that ended well.
         Index(f"ix_{table}_failed", "id", postgresql_where=text("status = 'failed'")),
-        # What failed lately, in groups: by when it ended, of what ended so alone.
-        Index(f"ix_{table}_failed_at", "finished_at", "id", postgresql_where=text("status = 'failed'")),
+        # What failed lately, in groups: by when it ended, of what ended so alone; in words that no other
+        # index serves, as the planner might read all that failed, or all that ended lately.
+        Index(
+            f"ix_{table}_failed_at",
+            text("(finished_at AT TIME ZONE 'UTC')"),
+            "id",
+            postgresql_where=text("status IN ('failed', '')"),
+        ),
         # Pruning and history.
         Index(f"ix_{table}_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
     )

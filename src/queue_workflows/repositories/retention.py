@@ -1,8 +1,8 @@
 """What retention deletes, in parts that hold no lock for long. Several may prune at once.
 
 A part begins where the one before it ended, and so reads what it prunes and little else. For each family
-`retention_marks` says how far that is; what a part has left behind, because somebody held it, goes with its
-dedupe key at the latest, whose time is looked for from the oldest row on.
+`retention_marks` says how far that is; what a part has left behind, because somebody held it, goes at
+the latest when its dedupe key would: the looks for that begin at the oldest row.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class PruningRepository:
         return self._runs(OLD_RUNS_WITHOUT_KEY, since=since, but=list(but))
 
     def old_parents(self, run_ids: Collection[uuid.UUID], but: Collection[uuid.UUID]) -> list[OldRun]:
-        """Those of these runs that are to go now that others are gone, without some."""
+        """Runs among these that are to go now that others are gone, without some."""
         return self._runs(OLD_PARENTS, run_ids=list(run_ids), but=list(but)) if run_ids else []
 
     def delete_jobs(self, run_ids: Collection[uuid.UUID]) -> int:

@@ -101,3 +101,21 @@ def test_failures_are_counted_by_when_they_ended(crowded: Jobs, mode: str) -> No
     used = {node["Index Name"] for node in plan if "Index Name" in node}
     assert used <= {f"ix_{crowded.table}_failed", f"ix_{crowded.table}_failed_at"}
     assert rows_read(plan, crowded.table) == FAILED
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("off", [(), ("seqscan", "bitmapscan")], ids=["any server", "our connections"])
+@pytest.mark.parametrize("analyzed", [False, True], ids=["as it was", "analyzed since"])
+def test_failures_of_long_ago_are_not_read(crowded: Jobs, mode: str, off: tuple[str, ...], analyzed: bool):
+    """However many there are: nine of ten failed before the time that is asked for."""
+    family = next(one for one in FAMILIES if one.name == crowded.family)
+    sql = job_listing.written(job_listing.FAILURES, family)
+    with crowded.connection.transaction(force_rollback=True):
+        crowded.connection.execute(
+            f"UPDATE {crowded.table} SET finished_at = now() - interval '2 days'"
+            f" WHERE status = 'failed' AND id % 10 > 0"
+        )
+        if analyzed:
+            crowded.connection.execute(f"ANALYZE {crowded.table}")
+        plan = explain(crowded.connection, mode, sql, LATELY | {"most": 50_000}, off=off)
+    assert rows_read(plan, crowded.table) == FAILED / 10

@@ -53,29 +53,26 @@ ORDER BY id
 LIMIT %(limit)s::bigint
 FOR NO KEY UPDATE
 """
-# places: the failures before a position by when they ended, so many and no more, of the index alone: if rows
-# were read too, the planner might take those of another index, all that ever failed, and sort them. failed:
-# those of them that are asked for, each row looked up by itself, as a join might read the whole table. last:
-# where the bound ended the look. forms: each error once, as its group has it.
+# latest: the failures before a position, read by when they ended, so many and no more, and none that ended
+# too long ago; in words that their index alone serves, whatever the planner believes of the time. failed:
+# those that are asked for. last: where the bound ended the look. forms: each error once, as its group has it.
 FAILURES: Final = """
-WITH places AS MATERIALIZED (
-    SELECT finished_at, id FROM {table}
-    WHERE status = 'failed'
-        AND (finished_at, id) < (%(before_at)s::timestamptz, %(before_id)s::bigint)
-    ORDER BY finished_at DESC, id DESC
+WITH latest AS MATERIALIZED (
+    SELECT id, queue, {title} AS title, finished_at, errors FROM {table}
+    WHERE status IN ('failed', '')
+        AND (finished_at AT TIME ZONE 'UTC', id)
+            < (%(before_at)s::timestamptz AT TIME ZONE 'UTC', %(before_id)s::bigint)
+        AND finished_at AT TIME ZONE 'UTC'
+            >= (statement_timestamp() - make_interval(secs => %(since_s)s::float8)) AT TIME ZONE 'UTC'
+    ORDER BY finished_at AT TIME ZONE 'UTC' DESC, id DESC
     LIMIT %(most)s::bigint
 ), failed AS MATERIALIZED (
-    SELECT place.id, queue, title, place.finished_at, error
-    FROM places AS place CROSS JOIN LATERAL (
-        SELECT queue, {title} AS title, {error} AS error FROM {table} WHERE id = place.id LIMIT 1
-    ) AS job
-    WHERE place.finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
-        AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
+    SELECT id, queue, title, finished_at, {error} AS error FROM latest
+    WHERE %(queue)s::text IS NULL OR queue = %(queue)s::text
 ), last AS (
-    SELECT finished_at, id
-    FROM (SELECT finished_at, id FROM places ORDER BY finished_at, id LIMIT 1) AS oldest
-    WHERE finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
-        AND (SELECT count(*) FROM places) = %(most)s::bigint
+    SELECT finished_at, id FROM latest
+    WHERE (SELECT count(*) FROM latest) = %(most)s::bigint
+    ORDER BY finished_at, id LIMIT 1
 ), forms AS MATERIALIZED (
     SELECT error, {form} AS form FROM (SELECT DISTINCT error FROM failed) AS each
 ), groups AS (
@@ -93,8 +90,9 @@ FAILURES_READ: Final = 50_000
 COUNT_FAILED: Final = """
 SELECT count(*) FROM (
     SELECT FROM {table}
-    WHERE status = 'failed'
-        AND finished_at >= statement_timestamp() - make_interval(secs => %(since_s)s::float8)
+    WHERE status IN ('failed', '')
+        AND finished_at AT TIME ZONE 'UTC'
+            >= (statement_timestamp() - make_interval(secs => %(since_s)s::float8)) AT TIME ZONE 'UTC'
     LIMIT %(most)s::bigint
 ) AS failed
 """

@@ -5,7 +5,7 @@ Like the statistics of queues, all of it is read by an index and counted up to a
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from queue_workflows.repositories.retention import IS_FULL, IS_LOWEST, RetentionTimes
 from queue_workflows.repositories.schedules.ticks import TICKS
@@ -142,5 +142,5 @@ class FigureRepository:
 
     def pruning_lag(self, times: RetentionTimes) -> dict[str, float]:
         """By family, how many seconds ago the oldest row should have been pruned; 0 where none is late."""
-        params: dict[str, Any] = times._asdict()
-        return {NODE.name: 0.0, INGEST.name: 0.0, **dict(self._sql.rows(PRUNING_LAG, params))}
+        lags = {row[0]: row[1] for row in self._sql.rows(PRUNING_LAG, times._asdict())}
+        return {NODE.name: 0.0, INGEST.name: 0.0, **lags}
