@@ -51,6 +51,15 @@ def one_of(column: str, values: Iterable[str]) -> str:
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
+def among(column: str, values: Iterable[str], *, which: str = "= ANY") -> str:
+    """`one_of` in fewer words of the server's own, for a table that each job writes several times.
+
+    A statement reads the conditions of its table anew as it begins, and each word that stands for itself is
+    five times as long as in an array.
+    """
+    return f"{column} {which} ('{{{','.join(map(str, values))}}}'::text[])"
+
+
 def checks(conditions: Mapping[str, str]) -> Iterator[CheckConstraint]:
     """A CHECK for each condition, by its name."""
     for name, condition in conditions.items():

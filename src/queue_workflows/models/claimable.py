@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, Float, Index, Integer, SmallInteger, fun
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from queue_workflows.models.base import one_of
+from queue_workflows.models.base import among
 from queue_workflows.models.rules import MAX_ATTEMPTS
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 
@@ -83,9 +83,9 @@ class Claimable:
 
 def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstraint, ...]:
     """What a job row must look like in each status, whatever writes it."""
-    terminal = one_of("status", _TERMINAL)
+    terminal = among("status", _TERMINAL)
     return (
-        CheckConstraint(one_of("status", statuses), name="status"),
+        CheckConstraint(among("status", statuses), name="status"),
         CheckConstraint(
             "status <> 'running'"
             " OR (claimed_by IS NOT NULL AND lease_expires_at IS NOT NULL AND attempt > 0)",
@@ -93,7 +93,8 @@ def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstra
         ),
         CheckConstraint("status = 'running' OR lease_expires_at IS NULL", name="lease_only_running"),
         CheckConstraint(
-            "status NOT IN ('queued', 'scheduled') OR claimed_by IS NULL", name="waiting_is_unclaimed"
+            f"claimed_by IS NULL OR {among('status', ('queued', 'scheduled'), which='<> ALL')}",
+            name="waiting_is_unclaimed",
         ),
         CheckConstraint(f"({terminal}) = (finished_at IS NOT NULL)", name="terminal_is_finished"),
         CheckConstraint("hold_reason IS NULL OR status = 'scheduled'", name="hold_is_scheduled"),

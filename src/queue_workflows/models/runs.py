@@ -10,7 +10,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, Sm
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models import uuid7
-from queue_workflows.models.base import Base, one_of, store_with
+from queue_workflows.models.base import Base, among, one_of, store_with
 from queue_workflows.states import RUN_TERMINAL, NodeState, RunStatus, SubmissionStatus
 
 
@@ -71,14 +71,14 @@ class WorkflowRun(Base):
     finished_at: Mapped[datetime | None]
 
     __table_args__ = (
-        CheckConstraint(one_of("status", RunStatus), name="status"),
+        CheckConstraint(among("status", RunStatus), name="status"),
         CheckConstraint(
-            f"({one_of('status', sorted(RUN_TERMINAL))}) = (finished_at IS NOT NULL)",
+            f"({among('status', sorted(RUN_TERMINAL))}) = (finished_at IS NOT NULL)",
             name="terminal_is_finished",
         ),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
         CheckConstraint("depth >= 0", name="depth"),
-        CheckConstraint(one_of("stopping", ("fail_fast", "cancel")), name="stopping"),
+        CheckConstraint(among("stopping", ("fail_fast", "cancel")), name="stopping"),
         CheckConstraint("max_open_runs > 0", name="max_open_runs"),
         Index(
             "uq_workflow_runs_dedupe",
@@ -173,7 +173,7 @@ class WorkflowNode(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
 
-    __table_args__ = (CheckConstraint(one_of("state", NodeState), name="state"),)
+    __table_args__ = (CheckConstraint(among("state", NodeState), name="state"),)
 
 
 class WorkflowInputSubmission(Base):

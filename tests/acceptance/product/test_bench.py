@@ -130,6 +130,21 @@ def test_a_quick_look(qwf_dsn: str, script: str, names: tuple[str, ...]) -> None
     assert all(figure["value"] > 0 or figure["measure"] == "fairness" for figure in figures)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_a_job_costs_is_counted(tmp_path: Path) -> None:
+    """By statement and by record, and what is measured twice stands on one page."""
+    file = tmp_path / "cost.json"
+    ran = run("cost.py", "--quick", "--only", "enqueue-single", "--json", str(file))
+    assert ran.returncode == 0, ran.stderr
+    (cost,) = json.loads(file.read_text())["costs"]
+    inserted = [one["count"] for one in cost["server"]["wal"] if one["relation"] == "pk_ingest_jobs"]
+    assert sum(inserted) >= cost["jobs"]
+    assert any("INSERT INTO ingest_jobs" in one["query"] for one in cost["server"]["statements"])
+    page = run("cost.py", "--page", str(file), str(file))
+    assert (page.returncode, page.stdout.count("\n## ")) == (0, 1), page
+
+
 @pytest.mark.parametrize(
     ("file", "instead"),
     [

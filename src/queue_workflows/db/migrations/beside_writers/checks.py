@@ -20,17 +20,19 @@ def add_checks(table: str, checks: Mapping[str, str], *, mend: str) -> None:
     """Checks of a table by their names, if there is such a table; `mend` makes rows that break them obey."""
     if not is_there(table):
         return
-    anew = ", ".join(
-        f"DROP CONSTRAINT IF EXISTS ck_{table}_{name},"
-        f" ADD CONSTRAINT ck_{table}_{name} CHECK ({condition}) NOT VALID"
-        for name, condition in checks.items()
-    )
     with beside_others():
         op.execute(mend)
-        op.execute(f"ALTER TABLE {table} {anew}")
+        op.execute(_anew(table, checks))
         op.execute(mend)
-        for name in checks:
-            op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT ck_{table}_{name}")
+        _validate(table, checks)
+
+
+def reword_checks(table: str, checks: Mapping[str, str]) -> None:
+    """Checks that say in other words what those with their names say now, if there is such a table."""
+    if is_there(table):
+        with beside_others():
+            op.execute(_anew(table, checks))
+            _validate(table, checks)
 
 
 def drop_checks(table: str, names: Iterable[str]) -> None:
@@ -38,3 +40,19 @@ def drop_checks(table: str, names: Iterable[str]) -> None:
     with beside_others():
         gone = ", ".join(f"DROP CONSTRAINT IF EXISTS ck_{table}_{name}" for name in names)
         op.execute(f"ALTER TABLE IF EXISTS {table} {gone}")
+
+
+def _anew(table: str, checks: Mapping[str, str]) -> str:
+    """Of each new row from now on, in the place of what is there."""
+    changes = ", ".join(
+        f"DROP CONSTRAINT IF EXISTS ck_{table}_{name},"
+        f" ADD CONSTRAINT ck_{table}_{name} CHECK ({condition}) NOT VALID"
+        for name, condition in checks.items()
+    )
+    return f"ALTER TABLE {table} {changes}"
+
+
+def _validate(table: str, names: Iterable[str]) -> None:
+    # By one statement, which reads the table once.
+    each = ", ".join(f"VALIDATE CONSTRAINT ck_{table}_{name}" for name in names)
+    op.execute(f"ALTER TABLE {table} {each}")
