@@ -17,6 +17,7 @@ def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
     from bench.harness.reporting import report
     from bench.producing.producers import producers
+    from bench.worker.idle import idle
     from bench.worker.memory import memory
     from bench.worker.rates import flat, one_worker, snapshot
     from bench.worker.restart import restart
@@ -30,6 +31,7 @@ def main() -> int:
             "snapshot": snapshot,
             "producers": producers,
             "wakes": wakes,
+            "idle": idle,
             "memory": memory,
             "restart": restart,
         },
