@@ -17,6 +17,7 @@ def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
     from bench.harness.reporting import report
     from bench.producing.producers import producers
+    from bench.worker.idle import idle
     from bench.worker.memory import memory
     from bench.worker.pooled import pooled
     from bench.worker.rates import flat, one_worker, snapshot
@@ -32,6 +33,7 @@ def main() -> int:
             "producers": producers,
             "wakes": wakes,
             "pooled": pooled,
+            "idle": idle,
             "memory": memory,
             "restart": restart,
         },
