@@ -10,6 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.rows.jobs import Jobs
+from support.servers import pgbouncer
+from support.suite.missing import missing
 
 from queue_workflows.repositories import NewIngestJob, enqueue_many
 
@@ -108,6 +110,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         ("dag.py", ("diamonds", "dispatch")),
         ("queue.py", ("worker", "producers", "wakes")),
         ("queue.py", ("memory", "restart")),
+        ("queue.py", ("pooled",)),
         ("ingest.py", ("drain", "head", "processes")),
         ("ingest.py", ("enqueue", "bulk", "start", "fairness", "asleep")),
         ("web.py", ("pages", "filters", "large-runs", "tabs", "first-load")),
@@ -122,6 +125,8 @@ def test_a_quick_look(qwf_dsn: str, script: str, names: tuple[str, ...]) -> None
     Only that there is something to it; but where all is fair nobody has waited. Measures share a process, for
     to import everything and to fill a database takes it longer than most of them.
     """
+    if names == ("pooled",) and pgbouncer.PROGRAM is None:
+        missing("pgbouncer is not installed")
     only = [word for name in names for word in ("--only", name)]
     ran = run(script, "--quick", "--json", *only, "--dsn", qwf_dsn)
     assert ran.returncode == 0, ran.stderr

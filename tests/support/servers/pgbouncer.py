@@ -123,7 +123,7 @@ class PgBouncer:
         self._process = None
 
     def console(self, command: str) -> list[dict[str, Any]]:
-        """What its console answers; whoever PAUSE is for waits until it holds."""
+        """What its console answers; PAUSE answers once it holds."""
         with (
             psycopg.connect(self.dsn(dbname="pgbouncer"), autocommit=True, row_factory=dict_row) as console,
             console.cursor() as cursor,
