@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from support.connections.kinds import KINDS, Brought, Django
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from support.connections.kinds import KINDS, Brought, Django, url
 from support.connections.writing import WRITING, Stage, everything
 
 import queue_workflows as qwf
@@ -124,6 +124,14 @@ def test_one_in_a_failed_transaction(kind: type[Brought], qwf_dsn: str) -> None:
     before = written(qwf_dsn)
     asyncio.run(scene())
     assert written(qwf_dsn) == before
+
+
+def test_a_session_that_was_closed_for_good(qwf_dsn: str) -> None:
+    """One that does not reset as it is closed, as others do."""
+    session = Session(sa.create_engine(url(qwf_dsn, "psycopg")), close_resets_only=False)
+    session.close()
+    error = asyncio.run(refused(Given(session, awaited=False), UnusableConnection))
+    assert (error.kind, error.state) == ("sqlalchemy.orm.session.Session", "closed")
 
 
 class Base(DeclarativeBase):

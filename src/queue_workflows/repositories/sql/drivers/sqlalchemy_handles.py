@@ -39,6 +39,7 @@ def on_session(session: Session, table: str) -> Asker:
 
     from queue_workflows.models.tables import model_of
 
+    _check_reopens(session)
     model = model_of(table)
     try:
         bind = session.get_bind(mapper=model)
@@ -50,6 +51,7 @@ def on_session(session: Session, table: str) -> Asker:
     written = _written_for(session, bind.dialect)
 
     def ask(sql: str, params: Params) -> Answer:
+        _check_reopens(session)
         if session.autoflush and not session._flushing:
             session.flush()
         connection = session.connection(bind_arguments={"mapper": model})
@@ -113,6 +115,12 @@ def _written_for(handle: object, dialect: Dialect) -> Callable[[str, Params], tu
     if written is None:
         raise refusal(handle, f"on {dialect.name}+{dialect.driver}")
     return written
+
+
+def _check_reopens(session: Session) -> None:
+    # One that was made with `close_resets_only=False` does not begin anew.
+    if getattr(getattr(session, "_close_state", None), "name", None) == "CLOSED":
+        raise refusal(session, "closed")
 
 
 def _check_open(connection: Connection) -> None:
