@@ -31,7 +31,8 @@ def jobs(request: pytest.FixtureRequest, qwf_dsn: str) -> Iterator[Jobs]:
 def enqueue(jobs: Jobs, count: int, name: str) -> list[int]:
     """Jobs of a task or a node module."""
     if jobs.family == "node":
-        return jobs.enqueue(count, node_module=name)
+        ids: list[int] = jobs.enqueue(count, node_module=name)
+        return ids
     return [jobs.repository.enqueue(name, queue=jobs.queue).id for _ in range(count)]
 
 

@@ -364,7 +364,7 @@ class HookJobRepository(NodeJobRepository):
         """End the trial of a suspect in the background if it has lived through it; whether it has."""
         return bool(self._sql.rows(TRUST, fence._asdict()))
 
-    def has_suspect(self, queue: str) -> bool:
+    def has_suspect(self, queue: str, *, but: Sequence[str] = ()) -> bool:
         """Whether the first in line on this host waits for a worker that is alone; it keeps its place."""
         rows = self._sql.rows(HEAD, self._beside)
         return bool(rows and rows[0][0])
