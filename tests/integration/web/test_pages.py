@@ -150,6 +150,7 @@ def command_of(html: str) -> str:
         ("/jobs?q=status:fialed", 400, "fialed"),
         ("/jobs?q=newer:soon", 400, "soon"),
         ("/jobs?limit=0", 400, "limit"),
+        ("/jobs?limit=201", 400, "from 1 to 200"),
         ("/jobs?limit=x", 400, "limit"),
         ("/jobs?before=nonsense", 400, "nonsense"),
         ("/jobs/ingest:99999999", 404, "ingest:99999999"),
