@@ -84,6 +84,9 @@ def _take(browser: Browser, served: Served, run: str, images: Path) -> None:
             page = context.new_page()
             page.goto(served.url + place.format(run=run))
             page.wait_for_load_state("load")
+            # On a busy machine its stream comes later.
+            if page.locator("[data-live-mark]").count():
+                page.wait_for_selector("[data-live-mark][data-state=live]")
             page.screenshot(path=images / f"{name}-{scheme}.png")
             page.close()
             print(images / f"{name}-{scheme}.png")

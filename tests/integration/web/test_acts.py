@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from support.servers.web_page import (
 )
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.database import writers
 
 
@@ -32,6 +34,26 @@ class TestEveryAct:
         assert seen.status_code == 200
         assert f"Cancel ingest:{job}" in text_of(seen)
         assert f"qwf job cancel ingest:{job}" in text_of(seen)
+        assert everything(conn) == before
+
+    def test_a_preview_cannot_write(
+        self,
+        page: OperatorsPage,
+        ingest: Jobs,
+        conn: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """One that would is refused by its connection, whatever its code says."""
+        (job,) = ingest.enqueue()
+        before = everything(conn)
+
+        def writes(connection: psycopg.Connection, _asked: Any, _settings: Any) -> Any:
+            connection.execute("DELETE FROM ingest_jobs")
+            raise AssertionError("it could write")
+
+        act = replace(ACTS["job.cancel"], preview=writes)
+        monkeypatch.setitem(ACTS, "job.cancel", act)  # type: ignore[arg-type]
+        assert page.preview("job.cancel", f"ingest:{job}").status_code in (409, 503)
         assert everything(conn) == before
 
     def test_the_button_does_it_on_the_account_of_the_user(

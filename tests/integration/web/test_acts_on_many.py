@@ -42,7 +42,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def counted(cursor: Any, query: Any, *more: Any, **named: Any) -> Any:
         text = query.decode() if isinstance(query, bytes) else str(query)
-        if "set_config" not in text:
+        # Nor those of a reader that is new: which of the three looks is not ours to say.
+        if "set_config" not in text and "pg_has_role" not in text:
             texts.append(text)
         return before(cursor, query, *more, **named)
 

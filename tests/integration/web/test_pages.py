@@ -122,7 +122,8 @@ def asked_by(look: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[s
 
     def counted(cursor: Any, query: Any, *more: Any, **named: Any) -> Any:
         text = query.decode() if isinstance(query, bytes) else str(query)
-        if "set_config" not in text:
+        # Nor those of a reader that is new: which of the three looks is not ours to say.
+        if "set_config" not in text and "pg_has_role" not in text:
             asked.append(text)
         return before(cursor, query, *more, **named)
 
@@ -150,6 +151,7 @@ def command_of(html: str) -> str:
         ("/jobs?q=status:fialed", 400, "fialed"),
         ("/jobs?q=newer:soon", 400, "soon"),
         ("/jobs?limit=0", 400, "limit"),
+        ("/jobs?limit=201", 400, "from 1 to 200"),
         ("/jobs?limit=x", 400, "limit"),
         ("/jobs?before=nonsense", 400, "nonsense"),
         ("/jobs/ingest:99999999", 404, "ingest:99999999"),

@@ -262,7 +262,7 @@ class SteeringRepository:
         return bool(self._sql.rows(PRUNED, {"run_id": run_id})[0][0])
 
     def stored_of(self, run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, tuple[StoredRun, bool]]:
-        """Those of these runs that there are with their documents, and whether results of each are gone."""
+        """The runs that there are of these, with their documents, and whether results of each are gone."""
         params = {"ids": list(run_ids)}
         specs = {spec_hash: json.loads(spec) for spec_hash, spec in self._sql.rows(DOCUMENTS, params)}
         return {
