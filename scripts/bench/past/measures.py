@@ -29,8 +29,8 @@ AMOUNTS: Final = {
     "looks": (10, 2, "how often each thing is read"),
 }
 _SHARE: Final = 100
-# What looks at more in a longer history, up to a bound of its own.
-GROWS: Final = frozenset({"job list, a rare task", "failures", "failures, 3,000"})
+# What looks at more in a longer history, up to a bound of its own: of the same month more ended in each hour.
+GROWS: Final = frozenset({"job list, a rare task", "failures", "failures, 3,000", "queue stats"})
 WAITING: Final = 1_000
 # Jobs that were emptied and stay for their keys, and behind them some that are to go or to be emptied.
 OLD: Final = 20_000
