@@ -1,4 +1,4 @@
-"""Room beside a job for its next version, and less to read for whoever writes one: rules, checks and wakes."""
+"""Room beside a job for its next version, and less to read as a job is written: rules, checks and wakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ branch_labels = None
 depends_on = None
 
 TABLES = ("workflow_node_jobs", "ingest_jobs")
-# Pages that are full already stay so. Nobody who reads or writes waits for it.
+# Pages that are full already stay so. No reader or writer waits for it.
 ROOM = "ALTER TABLE {table} SET (fillfactor = {percent})"
 FILLED_BEFORE, FILLED = 85, 50
 # What a CHECK says is read anew by each statement that writes the table: an array is one word of it, where a list

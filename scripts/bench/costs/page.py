@@ -16,7 +16,7 @@ writes this page (`--page BEFORE.json AFTER.json`); [Statements](statements.md) 
 $ .venv/bin/python scripts/bench/cost.py --json after.json
 ```
 
-- Real workers and orchestrators with their default settings, on an embedded server with fsync on whose
+- Real workers and orchestrators with their default settings, on an embedded server with fsync on; its
   checkpoints and autovacuum are put off: WAL, records and buffers are exact and hardly differ between two
   runs. Images of full pages are not among them. What differs by the hour is time: compare ratios.
 - *server* is the processor time of the server's processes, *client* that of ours without start and end;
