@@ -8,8 +8,8 @@ from typing import Any, Final
 HEAD: Final = """# What a job costs
 
 Where the time and the write-ahead log of one job of each kind go. `scripts/bench/cost.py` measures it and
-writes this page (`--page BEFORE.json AFTER.json`); [Statements](reference/statements.md) has each statement whole, and
-[decision 0073](decisions/0073-what-a-job-writes.md) why it writes what it does.
+writes this page (`--page BEFORE.json AFTER.json`); [Statements](reference/statements.md) has each statement
+whole, and [decision 0073](decisions/0073-what-a-job-writes.md) why it writes what it does.
 
 <!-- not run: needs a server of its own and some minutes -->
 ```console

@@ -261,7 +261,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
     aside |= {"crowd": 1}
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "how": "", "kept": "{1,2,3}"}
-    # What a worker passes by makes the planner expect next to nothing; its connections read by an index all the same.
+    # What is passed by makes the planner expect next to nothing; a worker reads by an index all the same.
     passing = (claim.HAS_SUSPECT_BUT, {"queue": crowded.queue, "but": texts(["lacked"])}, "suspect")
     for sql, params, index in (
         *((passing,) if off == PINNED else ()),
