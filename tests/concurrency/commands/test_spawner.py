@@ -166,6 +166,39 @@ def test_who_heeds_sigterm_ends_in_its_own_way(spawner: Spawner, tmp_path: Path)
     assert (ended.code, ended.stopped, (tmp_path / "out").read_text()) == (5, "enough", "tidied\n")
 
 
+# Says what has become of its child: a second after it is told to end itself, or once that has ended.
+PARENT = """
+import signal, subprocess, sys
+child = subprocess.Popen(["sleep", "1000"])
+signal.signal(signal.SIGTERM, lambda *_: None)
+if sys.argv[1] == "sees to it":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+open("up", "w").close()
+if sys.argv[1] == "sees to it":
+    signal.sigwait([signal.SIGTERM])
+try:
+    print("ended by", child.wait(1 if sys.argv[1] == "sees to it" else None))
+except subprocess.TimeoutExpired:
+    print("there")
+"""
+
+
+def test_a_command_sees_to_what_it_started_first(spawner: Spawner, tmp_path: Path) -> None:
+    """As a script does that closes its browser: that is not ended by the signal that told the script."""
+    under = Underway(spawner, python(tmp_path, PARENT, "sees to it", grace_s=1000))
+    until((tmp_path / "work" / "up").exists)
+    under.stop.request("enough")
+    assert (under.ended().code, (tmp_path / "out").read_text()) == (0, "there\n")
+
+
+def test_what_a_command_started_is_told_soon_after_it(spawner: Spawner, tmp_path: Path) -> None:
+    """Long before the grace is over, where the command waits for it."""
+    under = Underway(spawner, python(tmp_path, PARENT, "waits", grace_s=1000))
+    until((tmp_path / "work" / "up").exists)
+    under.stop.request("enough")
+    assert (under.ended().code, (tmp_path / "out").read_text()) == (0, "ended by -15\n")
+
+
 def test_who_ignores_sigterm_is_killed(spawner: Spawner, tmp_path: Path) -> None:
     """After its grace, with all below it, a daemon of its own included."""
     script = "import signal; signal.signal(15, 1)\n" + DAEMON + "\ntime.sleep(1000)"

@@ -1,9 +1,13 @@
 """One command from its start to the end of all that it started: output, time, stop, tree. See `spawner`.
 
-    running ──time is up, or told to stop──> ending: SIGTERM to all ──grace──> SIGKILL to all
-       │                                       ^
-       └─ the command ended, others of it live ┘ (after a moment in which they may end by themselves)
+    running ──time is up, or told to stop──> ending: SIGTERM to the command ──grace──> SIGKILL to all
+       │                                            │ it ended, or some seconds passed
+       │                                            └──> SIGTERM to all
+       └─ the command ended, others of it live ──────────^  (after a moment in which they may end by themselves)
        └─ nobody is left ──> what the pipes still hold, then the report
+
+The command is told first and alone, as it may have an end of its own to see to: a script that closes its browser
+waits in vain for one that the same signal has ended.
 
 What the command prints goes to files here, so that neither the worker's memory nor its interpreter lock has
 a part in it: up to a cap, and beyond it the bytes are counted and thrown away.
@@ -43,6 +47,8 @@ _IDLE_S: Final = 10.0
 # How long after a command a keeper is taken for busy: of several at once it has the next one by then.
 _SOON_S: Final = 0.2 if hasattr(select, "EPOLLEXCLUSIVE") else 0.02
 _LINGER_S: Final = 0.5
+# How long a command that is ended sees to what it started before that is told too, and no more of its grace.
+_ALONE_S, _ALONE_SHARE = 5.0, 0.25
 _BUSY_TRIES: Final = 20
 _RESET: Final = (
     *(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM),
@@ -202,6 +208,8 @@ class Run:
         self._seconds = 0.0
         self._timed_out = self._stopped = self._ending = self._alone = False
         self._told = tree_below.Told()
+        # When those are told to end that the command started, if it has not ended by then.
+        self._all_at: float | None = None
         with _directory(command["cwd"], command["beneath"]) as there:
             os.fchdir(there)
         self._out, self._err = _sinks(command)
@@ -252,6 +260,8 @@ class Run:
             if gone or self._is_orphaned():
                 self._kill()
                 return None
+            if self._all_at is not None and time.monotonic() >= self._all_at:
+                self._tell_all()
             if self._alone or self._until is None or time.monotonic() < self._until:
                 continue
             if self._ending:
@@ -267,7 +277,8 @@ class Run:
 
     def _wait(self) -> bool:
         """Wait until something happens, or it is time; whether the worker is gone."""
-        left = None if self._until is None else max(self._until - time.monotonic(), 0.0)
+        times = [at for at in (self._until, self._all_at) if at is not None]
+        left = max(min(times) - time.monotonic(), 0.0) if times else None
         for descriptor, _ in self._poll.poll(None if left is None else left * 1000 + 1):
             if descriptor in self._pipes:
                 self._read(descriptor)
@@ -289,17 +300,29 @@ class Run:
         grace = float(STOP.unpack(said)[0])
         self._stopped = self._stopped or self._status is None
         if self._ending and self._until is not None:
-            self._until = min(self._until, time.monotonic() + grace)
+            now = time.monotonic()
+            self._until = min(self._until, now + grace)
+            if self._all_at is not None:
+                self._all_at = min(self._all_at, now + grace * _ALONE_SHARE)
         else:
             self._end(grace)
         return True
 
     def _end(self, grace_s: float) -> None:
-        """SIGTERM to all; a stopped process is not woken for it, as it would go on with its work."""
+        """SIGTERM; a stopped process is not woken for it, as it would go on with its work."""
         self._ending = True
-        self._until = time.monotonic() + grace_s
+        now = time.monotonic()
+        self._until = now + grace_s
         if grace_s <= 0:
             return
+        if self._status is not None:
+            self._tell_all()
+            return
+        self._all_at = now + min(_ALONE_S, grace_s * _ALONE_SHARE)
+        self._told.tell(signal.SIGTERM, only=self._pid)
+
+    def _tell_all(self) -> None:
+        self._all_at = None
         if not IS_LINUX:
             self._signal_group(signal.SIGTERM)
         self._told.tell(signal.SIGTERM)
@@ -336,7 +359,7 @@ class Run:
                 self._note(status)
             orphans = bool(self._told) and self._status is not None
         if orphans:
-            self._told.tell(signal.SIGTERM)
+            self._tell_all()
 
     def _note(self, status: int) -> None:
         self._status = status

@@ -173,9 +173,10 @@ class Told:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def tell(self, number: signal.Signals) -> None:
-        """Signal those that have not been; also those that came into being while others were."""
-        fresh = [member for member in below(os.getpid()) if member.key not in self._keys]
+    def tell(self, number: signal.Signals, *, only: int | None = None) -> None:
+        """Signal those that have not been, or one; also those that came into being while others were."""
+        found = [member for member in below(os.getpid()) if only is None or member.pid == only]
+        fresh = [member for member in found if member.key not in self._keys]
         send(number, fresh)
         self._keys |= {member.key for member in fresh}
 
