@@ -1,13 +1,13 @@
 """One command from its start to the end of all that it started: output, time, stop, tree. See `spawner`.
 
     running ──time is up, or told to stop──> ending: SIGTERM to the command ──grace──> SIGKILL to all
-       │                                            │ it ended, or some seconds passed
-       │                                            └──> SIGTERM to all
-       └─ the command ended, others of it live ──────────^  (after a moment in which they may end by themselves)
+       │                                          │ it ended, or some seconds passed
+       │                                          └──> SIGTERM to all
+       └─ the command ended, others of it live ────────^ (after a moment in which they may end by themselves)
        └─ nobody is left ──> what the pipes still hold, then the report
 
-The command is told first and alone, as it may have an end of its own to see to: a script that closes its browser
-waits in vain for one that the same signal has ended.
+The command is told first and alone, as it may have an end of its own to see to: a script that closes its
+browser waits in vain for one that the same signal has ended.
 
 What the command prints goes to files here, so that neither the worker's memory nor its interpreter lock has
 a part in it: up to a cap, and beyond it the bytes are counted and thrown away.
