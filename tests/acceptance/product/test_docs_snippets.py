@@ -101,6 +101,7 @@ EXEMPT = [one for page in PAGES for one in snippets_of(page) if one.not_run is n
 EXEMPT_PAGES = [
     "README.md",
     "docs/benchmarks.md",
+    "docs/cost-of-a-job.md",
     "docs/deploy/containers.md",
     "docs/deploy/from-the-sql-chain.md",
     "docs/deploy/high-availability.md",
