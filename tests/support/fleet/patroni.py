@@ -100,7 +100,7 @@ class Member:
     def receivers(self) -> list[psutil.Process]:
         """What writes down here what the primary sends."""
         below = [each for postmaster in self._postmaster() for each in _below(postmaster)]
-        return [each for each in below if "walreceiver" in " ".join(each.cmdline())]
+        return [each for each in below if "walreceiver" in _title(each)]
 
     def _postmaster(self) -> list[psutil.Process]:
         """Its Postgres, which is no child of its Patroni; none where that does not run."""
@@ -162,6 +162,13 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return process.children(recursive=True)
     return []
+
+
+def _title(process: psutil.Process) -> str:
+    """What it calls itself; nothing where it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 _REPLICATION = "host replication all 127.0.0.1/32 trust"
