@@ -190,7 +190,7 @@ class PatroniCluster:
         try:
             # Postgres refuses to be root's.
             self._account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
-            postgres = max(Path("/usr/lib/postgresql").glob("*/bin"))
+            postgres = max(Path("/usr/lib/postgresql").glob("*/bin/postgres")).parent
         except (KeyError, ValueError):
             missing("there is no Postgres of Debian's here: `apt-get install postgresql`")
         self.home = Path(tempfile.mkdtemp(prefix="qwf-patroni-", dir="/tmp"))
