@@ -55,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TimeLimits(config), "suite_time_limits")
     if getattr(config.option, "numprocesses", None) and STAT.exists():
         config.pluginmanager.register(ProcessorUse(), "suite_processor_use")
+    if not hasattr(config, "workerinput"):
+        from support.servers.places import remove_left_behind
+
+        remove_left_behind()
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes.embedded_users import passable_directory
+from support.servers.places import passable_directory
 
 
 @pytest.fixture

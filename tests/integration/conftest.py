@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.processes.embedded_users import passable_directory
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.roles import Roles, least_privilege
+from support.servers.places import passable_directory
 
 from queue_workflows import db
 from queue_workflows.repositories import IngestJobRepository

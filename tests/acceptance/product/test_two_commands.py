@@ -6,15 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from support.processes.embedded_users import place_for_many_files
 from support.processes.environments import environment_without
+from support.servers.places import held_directory, remove
 
 ROOT = Path(__file__).resolve().parents[3]
 NOBODY = 65534
@@ -65,10 +64,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="module")
 def open_directory() -> Iterator[Path]:
     """A directory that every user may enter, which pytest's own are not; two environments are large."""
-    base = Path(tempfile.mkdtemp(prefix="qwf two commands ", dir=place_for_many_files(gib=6)))
-    base.chmod(0o755)
-    yield base
-    shutil.rmtree(base, ignore_errors=True)
+    held = held_directory(gib=6)
+    base = held / "two copies"
+    base.mkdir()
+    for directory in (held, base):
+        directory.chmod(0o755)
+    try:
+        yield base
+    finally:
+        remove(held)
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,10 @@ import psutil
 import pytest
 from support.containers.memory_cgroups import limited_to
 from support.processes.commands_kept import DAEMON, bearing, command, python, shell
-from support.processes.embedded_users import SITE_PACKAGES, ordinary_user, passable_directory
+from support.processes.embedded_users import SITE_PACKAGES, ordinary_user
 from support.processes.programs import SOURCE, UNSHARE, Running, linux_only, pid_namespace, program, run
 from support.processes.workers import until
+from support.servers.places import passable_directory
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
 from queue_workflows.host.commands import client as module

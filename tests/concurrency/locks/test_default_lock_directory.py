@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.processes.embedded_users import passable_directory
 from support.processes.programs import linux_only
+from support.servers.places import passable_directory
 
 from queue_workflows.errors import QwfError
 from queue_workflows.host.locks import flock

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support.processes.embedded_users import passable_directory
 from support.processes.programs import environment, linux_only
+from support.servers.places import passable_directory
 
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from support.fleet.parents import dies_with_us
 from support.fleet.patroni import EXAMPLE, Member
 from support.processes.workers import until
 from support.servers.cluster import free_port
@@ -43,9 +44,16 @@ class HAProxy:
         )
         with (self._home / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [str(PROGRAM), "-db", "-f", str(config)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [*dies_with_us(), str(PROGRAM), "-db", "-f", str(config)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
-        until(self._answers)
+        try:
+            until(self._answers)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def dsn(self) -> str:

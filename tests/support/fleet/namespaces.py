@@ -10,6 +10,7 @@ import time
 from typing import Self
 
 from support.fleet.link import Link
+from support.fleet.parents import dies_with_us
 from support.suite.missing import missing
 
 IP = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -32,7 +33,8 @@ class Namespace:
         self._link = f"qwfrack{number % 10_000_000}"
         network = f"10.213.{number % 250}"
         self.address = f"{network}.1"
-        self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        # An hour is longer than any test, where nothing ends it with this process.
+        self._holder = subprocess.Popen([*dies_with_us(), "unshare", "--net", "sleep", "3600"])
         # What a command is begun with to be in there.
         self.prefix = ("nsenter", "--target", str(self._holder.pid), "--net")
         try:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import psutil
 import yaml
 from support.fleet.link import Link
+from support.fleet.parents import dies_with_us
 from support.servers.cluster import free_port
 from support.suite.missing import missing
 
@@ -68,7 +69,8 @@ class Member:
         )
         with (self.home / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                ["/usr/bin/patroni", str(self.home / "patroni.yml")],
+                # By SIGTERM it ends its Postgres too, which would outlive it by far.
+                [*dies_with_us("TERM"), "/usr/bin/patroni", str(self.home / "patroni.yml")],
                 **as_account,
                 cwd=self.home,
                 stdout=log,
@@ -100,12 +102,16 @@ class Member:
     def receivers(self) -> list[psutil.Process]:
         """What writes down here what the primary sends."""
         below = [each for postmaster in self._postmaster() for each in _below(postmaster)]
-        return [each for each in below if "walreceiver" in " ".join(each.cmdline())]
+        return [each for each in below if "walreceiver" in _title(each)]
 
     def _postmaster(self) -> list[psutil.Process]:
         """Its Postgres, which is no child of its Patroni; none where that does not run."""
-        with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
-            return [psutil.Process(int((self.home / "data" / "postmaster.pid").read_text().split()[0]))]
+        data = (self.home / "data").resolve()
+        with suppress(OSError, ValueError, IndexError, psutil.Error):
+            process = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+            # The file outlives a server that was killed, and its number is soon that of anything else.
+            if process.cwd() == str(data):
+                return [process]
         return []
 
     def cut_off(self) -> None:
@@ -164,6 +170,13 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
+def _title(process: psutil.Process) -> str:
+    """What it calls itself; nothing where it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
 _REPLICATION = "host replication all 127.0.0.1/32 trust"
 
 
@@ -177,7 +190,7 @@ class PatroniCluster:
         try:
             # Postgres refuses to be root's.
             self._account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
-            postgres = max(Path("/usr/lib/postgresql").glob("*/bin"))
+            postgres = max(Path("/usr/lib/postgresql").glob("*/bin/postgres")).parent
         except (KeyError, ValueError):
             missing("there is no Postgres of Debian's here: `apt-get install postgresql`")
         self.home = Path(tempfile.mkdtemp(prefix="qwf-patroni-", dir="/tmp"))
@@ -187,6 +200,7 @@ class PatroniCluster:
         with (self.home / "etcd.log").open("wb") as log:
             self._etcd = subprocess.Popen(
                 [
+                    *dies_with_us(),
                     *("etcd", "--data-dir", str(self.home / "etcd"), "--name", "one"),
                     *("--listen-client-urls", f"http://127.0.0.1:{self._etcd_port}"),
                     *("--advertise-client-urls", f"http://127.0.0.1:{self._etcd_port}"),

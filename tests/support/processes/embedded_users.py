@@ -9,10 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,37 +170,6 @@ def _held(pid: str) -> list[str]:
             return [os.readlink(f"/proc/{pid}/cwd"), *(os.readlink(file.path) for file in opened)]
     except OSError:
         return []
-
-
-def place_for_many_files(gib: int = 2) -> str:
-    """A directory for a server's thousand files: one in memory, where they cost least, if programs run there.
-
-    Many containers have no such room in it.
-    """
-    in_memory = "/dev/shm"
-    try:
-        found = os.statvfs(in_memory)
-    except OSError:
-        return "/tmp"
-    has_room = found.f_bavail * found.f_frsize >= gib * 2**30 and not found.f_flag & os.ST_NOEXEC
-    return in_memory if has_room and os.access(in_memory, os.W_OK | os.X_OK) else "/tmp"
-
-
-@contextmanager
-def passable_directory() -> Iterator[Path]:
-    """A short directory that every account can enter; nothing may still run in it at the end."""
-    directory = Path(tempfile.mkdtemp(prefix="qwf-e-", dir=place_for_many_files()))
-    directory.chmod(0o755)
-    yield directory
-    try:
-        # A keeper outlives its server by a moment.
-        until(lambda: processes_below(directory) == [], f"nothing runs in {directory}")
-    except AssertionError:
-        for pid in processes_below(directory):
-            os.kill(pid, signal.SIGKILL)
-        raise
-    finally:
-        shutil.rmtree(directory)
 
 
 def unset_environment(directory: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import psycopg
-from support.processes.embedded_users import place_for_many_files
+from support.servers.places import held_directory, remove
 
 from queue_workflows.db.embedded.binaries import find_binaries
 from queue_workflows.db.embedded.home import FALLBACK, run_as, settle
@@ -45,7 +44,7 @@ class Cluster:
     """A server on loopback and on a socket of its own; TCP asks for the password, the socket trusts."""
 
     def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="qwf-cluster-", dir=place_for_many_files()))
+        self.base = held_directory()
         self.base.chmod(0o755)
         place, self.account = settle(self.base / "own", None, FALLBACK)
         self.home = Path(place.home)
@@ -142,8 +141,8 @@ class Cluster:
         """Stop it at once and remove everything."""
         if (self.data / "postmaster.pid").exists():
             self.stop("immediate")
-        shutil.rmtree(self.base, ignore_errors=True)
         shutil.rmtree(self.home, ignore_errors=True)
+        remove(self.base)
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self.bindir / program), *map(str, arguments)]

@@ -6,7 +6,9 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +19,7 @@ from typing import Any
 
 import psutil
 import psycopg
+import pytest
 from support.processes.pythons import find_python
 from support.processes.workers import patiently, running_orchestrator, running_worker, until
 from support.suite.missing import missing
@@ -34,6 +37,7 @@ PLUGINS = (
 )
 # What its packages declare.
 OLDEST_NODE = 18
+INSTALLED_WITHIN_S = 600
 # Seconds for a hook: a browser that starts beside a whole suite of tests is slow. A page with few hooks needs
 # less. At the end both a browser and the script that closes it are told, and one that comes too late for the
 # other takes all its time.
@@ -64,31 +68,55 @@ def install(place: Path) -> Path:
     python = find_python("3.13") or find_python("3.12")
     if python is None:
         missing("there is no Python 3.12 or 3.13, which the suite needs: name one in QWF_TEST_PYTHONS")
-    installed = subprocess.run(
+    _run_installer(place, python)
+    return place / "plugins"
+
+
+def _run_installer(place: Path, python: str) -> None:
+    """In a group of its own, so that what it has begun ends with it where it takes too long."""
+    with Popen(
         [EXAMPLE / "install", place],
         # What is imported is compiled then; most of it never is.
         env={**os.environ, "SUITE_PYTHON": python, "PIP_NO_COMPILE": "1"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=600,
-    )
-    if installed.returncode:
-        missing(f"the suite could not be installed: {installed.stderr[-500:]}")
-    return place / "plugins"
+        start_new_session=True,
+    ) as installer:
+        try:
+            _, said = installer.communicate(timeout=INSTALLED_WITHIN_S)
+        except BaseException as exc:
+            if installer.poll() is None:
+                os.killpg(installer.pid, signal.SIGKILL)
+            if isinstance(exc, subprocess.TimeoutExpired):
+                missing(f"the suite could not be installed within {INSTALLED_WITHIN_S} seconds")
+            raise
+    if installer.returncode:
+        missing(f"the suite could not be installed: {said[-500:]}")
 
 
 def installed_once(shared: Path) -> Path:
-    """The plugins, in a directory that the processes of a run share: the first to come installs them."""
-    place, done = shared / "suite", shared / "suite-is-installed"
+    """The plugins, in a directory that the processes of a run share: the first to come installs them.
+
+    What kept it from that is told to the others, and no later one goes on in what another has half made.
+    """
+    done = shared / "suite-is-installed"
     with (shared / "suite-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if done.exists():
-            return Path(done.read_text(encoding="utf-8"))
-        place.mkdir(exist_ok=True)
-        plugins = install(place)
-        done.write_text(str(plugins), encoding="utf-8")
-        return plugins
+        if not done.exists():
+            place = Path(tempfile.mkdtemp(prefix="suite-", dir=shared))
+            try:
+                found = {"plugins": str(install(place))}
+            except (pytest.skip.Exception, pytest.fail.Exception) as exc:
+                found = {"refusal": str(exc.msg)}
+            whole = place.with_suffix(".json")
+            whole.write_text(json.dumps(found), encoding="utf-8")
+            whole.replace(done)
+    found = json.loads(done.read_text(encoding="utf-8"))
+    if "refusal" in found:
+        missing(found["refusal"])
+    return Path(found["plugins"])
 
 
 def _check_node() -> None:
