@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,6 +13,7 @@ from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settings, settle, start, work
 
 from queue_workflows.engine.runs.retry import retry_run
+from queue_workflows.engine.upkeep import retention
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
 from queue_workflows.repositories import IngestJobRepository
@@ -30,9 +33,16 @@ def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 def prune(connection: psycopg.Connection[Any], **given: Any) -> None:
     """Until there is nothing more to do."""
-    pruning = Pruning(settings(**given))
+    to_the_end(connection, Pruning(settings(**given)))
+
+
+def to_the_end(connection: psycopg.Connection[Any], pruning: Pruning) -> None:
+    """All parts that one process prunes without a pause."""
     while pruning.prune(connection) < EVERY_S:
         pass
+
+
+EARLIER = "UPDATE workflow_runs SET finished_at = finished_at - interval '7 days'"
 
 
 def age(connection: psycopg.Connection[Any], table: str, days: int) -> None:
@@ -47,9 +57,7 @@ def test_old_runs_go_with_all_that_is_theirs(connection):
         start(connection, ONE, dedupe_key=key)
     run_through(connection, dispatcher(connection), lambda job: {})
     age(connection, "workflow_runs", 31)
-    connection.execute(
-        "UPDATE workflow_runs SET finished_at = finished_at - interval '7 days' WHERE dedupe_key = 'b'"
-    )
+    connection.execute(f"{EARLIER} WHERE dedupe_key = 'b'")
     going = start(connection, ONE)
     prune(connection)
     left = connection.execute("SELECT id = %s, dedupe_key FROM workflow_runs ORDER BY id", [going]).fetchall()
@@ -124,6 +132,31 @@ def test_a_run_that_something_refers_to_stays_and_holds_up_no_other(connection):
         prune(connection)
         assert connection.execute("SELECT id FROM workflow_runs").fetchall() == [(held,)]
         assert free != held
+    finally:
+        connection.execute("DROP TABLE film")
+
+
+def test_a_run_goes_within_an_hour_once_nothing_refers_to_it(connection, monkeypatch):
+    """With a key or without one, though the process that kept it has come further."""
+    held = [start(connection, ONE, dedupe_key=key) for key in (None, "a")]
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    connection.execute(f"{EARLIER} WHERE dedupe_key = 'a'")
+    hours = [0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hours[0])
+    monkeypatch.setattr(retention, "time", clock)
+    pruning = Pruning(settings())
+    connection.execute("CREATE TABLE film (run_id uuid REFERENCES workflow_runs (id))")
+    try:
+        connection.execute("INSERT INTO film SELECT unnest(%s)", [held])
+        to_the_end(connection, pruning)
+        assert runs_of(connection) == set(held)
+        connection.execute("DELETE FROM film")
+        to_the_end(connection, pruning)
+        assert runs_of(connection) == set(held)
+        hours[0] = 1
+        to_the_end(connection, pruning)
+        assert runs_of(connection) == set()
     finally:
         connection.execute("DROP TABLE film")
 
@@ -243,6 +276,5 @@ def test_a_run_goes_as_soon_as_the_last_below_it_has(connection):
     assert runs_of(connection) == {root, middle, leaf}
     # Its time has come since.
     connection.execute("UPDATE workflow_runs SET finished_at = now() - interval '37 d' WHERE id = %s", [leaf])
-    while pruning.prune(connection) < EVERY_S:
-        pass
+    to_the_end(connection, pruning)
     assert runs_of(connection) == set()

@@ -105,8 +105,9 @@ class _RunPruning:
     """Runs with their jobs: those that go with their keys, those without one, and what waited for these."""
 
     def __init__(self) -> None:
-        # Runs that something else refers to.
+        # Runs that something else refers to, and those of which it may be gone by now.
         self._kept_by_others: set[uuid.UUID] = set()
+        self._again: set[uuid.UUID] = set()
         # Runs above those that went, to be looked at next.
         self._parents: set[uuid.UUID] = set()
         self._oldest: datetime | None = None
@@ -118,6 +119,10 @@ class _RunPruning:
         moments = repository.moments(NODE)
         if time.monotonic() >= self._again_at:
             self._oldest, self._again_at = None, time.monotonic() + _AGAIN_AFTER_S
+            self._again |= self._kept_by_others
+            self._kept_by_others.clear()
+        # By their ids, a part at a time: the mark has passed by those without a key.
+        self._parents |= {self._again.pop() for _ in range(min(len(self._again), RUNS_AT_ONCE))}
         but = self._kept_by_others
         parents = repository.old_parents(self._parents, but)
         oldest = repository.old_runs(but, self._oldest)
@@ -134,7 +139,7 @@ class _RunPruning:
         if len(oldest) < RUNS_AT_ONCE:
             self._since = _seen_to(young, passed, moments.old)
             self._note(repository, young, moments)
-        return bool(gone) or max(len(oldest), len(young)) >= RUNS_AT_ONCE
+        return bool(gone or self._again) or max(len(oldest), len(young)) >= RUNS_AT_ONCE
 
     def _delete(self, repository: PruningRepository, found: dict[uuid.UUID, OldRun]) -> list[OldRun]:
         gone = []
