@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
-from psycopg.errors import IntegrityError
+from psycopg.errors import InsufficientPrivilege, IntegrityError
 
 from queue_workflows import clock as time
 from queue_workflows.repositories.limits.rates import RateRepository
@@ -41,6 +41,7 @@ _TURNS: Final = 4
 _BACK_FOR_HELD: Final = timedelta(hours=1)
 # Runs that were passed by are looked at again: nobody tells when what refers to them is gone.
 _AGAIN_AFTER_S: Final = 3600.0
+_REFUSED_S: Final = 300.0
 
 
 class Pruning:
@@ -53,7 +54,20 @@ class Pruning:
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
-        """One part of each kind, on a connection in autocommit; when the next one should come."""
+        """One part of each kind, on a connection in autocommit; when the next one should come.
+
+        A right that is missing keeps what is old, and nobody from work.
+        """
+        try:
+            return self._prune(connection)
+        except InsufficientPrivilege as refused:
+            _log.error(
+                "nothing old is deleted: %s; apply docs/deploy/grants.sql after an upgrade",
+                " ".join(str(refused).split()),
+            )
+            return _REFUSED_S
+
+    def _prune(self, connection: psycopg.Connection[Any]) -> float:
         self._after_bucket = RateRepository(connection).forget(
             for_s=max(self._times.kept_s, DAY_S), after=self._after_bucket
         )
