@@ -17,7 +17,7 @@ from queue_workflows.engine.upkeep import retention
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.retention import PruningRepository
+from queue_workflows.repositories.retention import RUNS_AT_ONCE, PruningRepository
 from queue_workflows.repositories.runs.runs import ParentNode
 
 ONE = {"nodes": [{"id": "one", "module": "m"}]}
@@ -277,4 +277,27 @@ def test_a_run_goes_as_soon_as_the_last_below_it_has(connection):
     # Its time has come since.
     connection.execute("UPDATE workflow_runs SET finished_at = now() - interval '37 d' WHERE id = %s", [leaf])
     to_the_end(connection, pruning)
+    assert runs_of(connection) == set()
+
+
+PARENTS = """
+WITH made AS (
+    INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash, status, finished_at)
+    SELECT gen_random_uuid(), 'film', '{}', 'h', 'completed', now() - interval '36 days'
+    FROM generate_series(1, 2 * %(each)s)
+    RETURNING id
+)
+INSERT INTO workflow_runs (
+    id, workflow_name, spec, spec_hash, status, parent_run_id, dedupe_key, depth, finished_at
+)
+SELECT gen_random_uuid(), 'film', '{}', 'h', 'completed', id, CASE WHEN n <= %(each)s THEN 'key-' || n END, 1,
+    now() - CASE WHEN n <= %(each)s THEN interval '38 days' ELSE interval '31 days' END
+FROM (SELECT id, row_number() OVER () AS n FROM made) AS numbered
+"""
+
+
+def test_no_run_is_forgotten_however_many_waited_for_one_part(connection):
+    """A part takes runs whose keys are over beside runs without one, and each may have one above it."""
+    connection.execute(PARENTS, {"each": RUNS_AT_ONCE - 10})
+    prune(connection)
     assert runs_of(connection) == set()
