@@ -17,7 +17,7 @@ from queue_workflows.engine.upkeep import retention
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.retention import RUNS_AT_ONCE, PruningRepository
+from queue_workflows.repositories.retention import JOBS_AT_ONCE, RUNS_AT_ONCE, PruningRepository
 from queue_workflows.repositories.runs.runs import ParentNode
 
 ONE = {"nodes": [{"id": "one", "module": "m"}]}
@@ -91,6 +91,13 @@ SELECT 't', 'fetch', 'completed', '{"n": 1}', CASE WHEN n %% 2 = 0 THEN 'key-' |
     now() - interval '31 days' - make_interval(mins => %s - n)
 FROM generate_series(1, %s) AS n
 """
+# So many minutes and a month ago the first, and the others so many seconds apart.
+CROWD = """
+INSERT INTO ingest_jobs (task_name, queue, status, finished_at)
+SELECT 't', 'fetch', 'completed',
+    now() - interval '30 days' - make_interval(mins => %s) + make_interval(secs => %s * n)
+FROM generate_series(1, %s) AS n
+"""
 
 
 @pytest.mark.parametrize("held", [1, 2], ids=["to delete", "to empty"])
@@ -108,6 +115,25 @@ def test_what_somebody_holds_is_pruned_once_it_is_let_go(connection, qwf_dsn, he
         assert set(connection.execute(left)) == whole | others
     prune(connection)
     assert connection.execute(left).fetchall() == kept
+
+
+@pytest.mark.parametrize("apart_s", [0, 1], ids=["at one moment", "one after the other"])
+def test_a_crowd_that_somebody_holds_holds_up_nothing_behind_it(connection, qwf_dsn, apart_s):
+    """More than a part looks at: what ended later goes, and the crowd as soon as it is let go."""
+    crowd = JOBS_AT_ONCE + 1
+    for minutes, count, apart in ((60, crowd, apart_s), (5, 3, 1)):
+        connection.execute(CROWD, [minutes, apart, count])
+    ((last,),) = connection.execute("SELECT id FROM ingest_jobs ORDER BY id LIMIT 1 OFFSET %s", [crowd - 1])
+    pruning = Pruning(settings())
+    left = "SELECT count(*) FILTER (WHERE id <= %s), count(*) FROM ingest_jobs"
+    with psycopg.connect(qwf_dsn) as other:
+        other.execute("SELECT FROM ingest_jobs WHERE id <= %s FOR UPDATE", [last])
+        for _ in range(5):
+            if pruning.prune(connection) == EVERY_S:
+                break
+        assert connection.execute(left, [last]).fetchone() == (crowd, crowd)
+    to_the_end(connection, pruning)
+    assert connection.execute(left, [last]).fetchone() == (0, 0)
 
 
 def test_what_ended_later_is_pruned_by_whichever_process_comes_next(connection):

@@ -84,6 +84,8 @@ class _IngestPruning:
         # Where the next part begins: of what is deleted whatever it is, and of the rest.
         self._oldest: datetime | None = None
         self._since: datetime | None = None
+        # Where to come back to for what somebody held, after the last part that is full.
+        self._back_to: datetime | None = None
 
     def prune(self, repository: PruningRepository) -> bool:
         """One part; whether there may be more."""
@@ -93,16 +95,21 @@ class _IngestPruning:
         if self._oldest is not None:
             return True
         moments = repository.moments(INGEST)
-        old = repository.old_ingest(_later(self._since, moments.mark))
+        since = _later(self._since, moments.mark)
+        old = repository.old_ingest(since)
         done = _deleted_or_emptied(repository, old)
         is_full = len(old) >= JOBS_AT_ONCE
-        held = [job.finished_at for job in old if job.id not in done]
         seen_to = old[-1].finished_at if old else moments.old
-        if held:
-            seen_to = max(min(held), seen_to - _BACK_FOR_HELD)
+        held = [job.finished_at for job in old if job.id not in done]
+        if old and (held or self._back_to):
+            self._back_to = max(min(filter(None, [self._back_to, *held])), seen_to - _BACK_FOR_HELD)
         if done:
-            repository.move_mark(INGEST, seen_to)
-        self._since = seen_to if is_full or held else moments.old
+            repository.move_mark(INGEST, self._back_to or seen_to)
+        if is_full:
+            # Behind what is held as well, though all of a part be that, and have ended at one moment.
+            self._since = seen_to if done or seen_to != since else seen_to + timedelta.resolution
+        else:
+            self._since, self._back_to = self._back_to or moments.old, None
         return is_full
 
 
