@@ -59,14 +59,13 @@ WHERE {_SINCE} AND finished_at < statement_timestamp() - make_interval(secs => %
 ORDER BY finished_at
 LIMIT {RUNS_AT_ONCE}
 """  # noqa: S608 - fragments of our own
-# Runs that waited for those below them.
+# Runs that waited for those below them: as many as are asked for, since nobody asks again for one left out.
 OLD_PARENTS: Final = f"""
 SELECT id, finished_at, parent_run_id FROM workflow_runs AS run
 WHERE id = ANY (%(run_ids)s::uuid[]) AND id <> ALL (%(but)s::uuid[]) AND {IS_LOWEST} AND COALESCE(
     finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8
         + CASE WHEN dedupe_key IS NULL THEN 0 ELSE %(ttl_s)s::float8 END), false)
-LIMIT {RUNS_AT_ONCE}
-"""  # noqa: S608 - fragments of our own
+"""  # noqa: S608 - a fragment of our own
 # Of rows that are looked up by their ids, where the planner might else read all that is over.
 _IS_OLD: Final = """COALESCE(
     finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8), false

@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 from support.rows.limited_jobs import LimitedJobs
 from support.rows.revisions import HEAD
 from support.rows.roles import DEPLOY, Roles, least_privilege
-from support.rows.runs import dispatcher, settle
+from support.rows.runs import dispatcher, settings, settle
 from support.stages.ticking import away_since, pass_once
 
 from queue_workflows import (
@@ -44,13 +44,15 @@ from queue_workflows import (
 )
 from queue_workflows.engine.schedules.declared import DeclaredSchedules
 from queue_workflows.engine.schedules.publish import Declaring
+from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import AccessRefused
 from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.limits.rates import Rule
 from queue_workflows.repositories.schedules.schedules import checked_words
-from queue_workflows.roles.probes.figures import read_figures
+from queue_workflows.roles.probes.figures import FigureReader, read_figures
 from queue_workflows.states import JobStatus
+from queue_workflows.telemetry.names import FIGURES
 
 TABLES = {*models.Base.metadata.tables, "queue_schema_version"}
 SEQUENCES = set(models.Base.metadata._sequences)
@@ -506,6 +508,27 @@ def test_a_reader_sees_everything(roles):
         assert IngestJobRepository(reader).counts().keys() >= {"fetch"}
         assert read_figures(reader, stale_s=30)["qwf.database.up"] == [((), 1.0)]
         assert [run.workflow_name for run in RunRepository(reader).list(limit=1)] == ["film"]
+
+
+def test_an_upgrade_without_its_grants_stops_nobody(roles, caplog):
+    """An orchestrator that may not prune says so and works on; a reader sees all figures but one."""
+    with roles.connect("migrator") as migrator:
+        for role in ("orchestrator", "reader"):
+            migrator.execute(f"REVOKE ALL ON retention_marks FROM {roles.name(role)}")
+    try:
+        with roles.connect("orchestrator") as orchestrator:
+            assert Pruning(settings()).prune(orchestrator) > EVERY_S
+        (said,) = caplog.messages
+        assert "retention_marks" in said
+        assert said.endswith("apply docs/deploy/grants.sql after an upgrade")
+        figures = FigureReader(lambda: roles.connect("reader"), stale_s=30, every_s=3600)
+        found = figures.figures()
+        figures.close()
+        assert {metric.name for metric in FIGURES} - set(found) == {"qwf.retention.lag"}
+    finally:
+        roles.grant()
+    with roles.connect("orchestrator") as orchestrator:
+        assert Pruning(settings()).prune(orchestrator) <= EVERY_S
 
 
 def test_running_the_grants_again_takes_back_what_is_too_much(roles):

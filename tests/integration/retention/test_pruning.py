@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,10 +13,11 @@ from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settings, settle, start, work
 
 from queue_workflows.engine.runs.retry import retry_run
+from queue_workflows.engine.upkeep import retention
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.retention import PruningRepository
+from queue_workflows.repositories.retention import JOBS_AT_ONCE, RUNS_AT_ONCE, PruningRepository
 from queue_workflows.repositories.runs.runs import ParentNode
 
 ONE = {"nodes": [{"id": "one", "module": "m"}]}
@@ -30,9 +33,16 @@ def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 def prune(connection: psycopg.Connection[Any], **given: Any) -> None:
     """Until there is nothing more to do."""
-    pruning = Pruning(settings(**given))
+    to_the_end(connection, Pruning(settings(**given)))
+
+
+def to_the_end(connection: psycopg.Connection[Any], pruning: Pruning) -> None:
+    """All parts that one process prunes without a pause."""
     while pruning.prune(connection) < EVERY_S:
         pass
+
+
+EARLIER = "UPDATE workflow_runs SET finished_at = finished_at - interval '7 days'"
 
 
 def age(connection: psycopg.Connection[Any], table: str, days: int) -> None:
@@ -47,9 +57,7 @@ def test_old_runs_go_with_all_that_is_theirs(connection):
         start(connection, ONE, dedupe_key=key)
     run_through(connection, dispatcher(connection), lambda job: {})
     age(connection, "workflow_runs", 31)
-    connection.execute(
-        "UPDATE workflow_runs SET finished_at = finished_at - interval '7 days' WHERE dedupe_key = 'b'"
-    )
+    connection.execute(f"{EARLIER} WHERE dedupe_key = 'b'")
     going = start(connection, ONE)
     prune(connection)
     left = connection.execute("SELECT id = %s, dedupe_key FROM workflow_runs ORDER BY id", [going]).fetchall()
@@ -83,6 +91,13 @@ SELECT 't', 'fetch', 'completed', '{"n": 1}', CASE WHEN n %% 2 = 0 THEN 'key-' |
     now() - interval '31 days' - make_interval(mins => %s - n)
 FROM generate_series(1, %s) AS n
 """
+# So many minutes and a month ago the first, and the others so many seconds apart.
+CROWD = """
+INSERT INTO ingest_jobs (task_name, queue, status, finished_at)
+SELECT 't', 'fetch', 'completed',
+    now() - interval '30 days' - make_interval(mins => %s) + make_interval(secs => %s * n)
+FROM generate_series(1, %s) AS n
+"""
 
 
 @pytest.mark.parametrize("held", [1, 2], ids=["to delete", "to empty"])
@@ -100,6 +115,25 @@ def test_what_somebody_holds_is_pruned_once_it_is_let_go(connection, qwf_dsn, he
         assert set(connection.execute(left)) == whole | others
     prune(connection)
     assert connection.execute(left).fetchall() == kept
+
+
+@pytest.mark.parametrize("apart_s", [0, 1], ids=["at one moment", "one after the other"])
+def test_a_crowd_that_somebody_holds_holds_up_nothing_behind_it(connection, qwf_dsn, apart_s):
+    """More than a part looks at: what ended later goes, and the crowd as soon as it is let go."""
+    crowd = JOBS_AT_ONCE + 1
+    for minutes, count, apart in ((60, crowd, apart_s), (5, 3, 1)):
+        connection.execute(CROWD, [minutes, apart, count])
+    ((last,),) = connection.execute("SELECT id FROM ingest_jobs ORDER BY id LIMIT 1 OFFSET %s", [crowd - 1])
+    pruning = Pruning(settings())
+    left = "SELECT count(*) FILTER (WHERE id <= %s), count(*) FROM ingest_jobs"
+    with psycopg.connect(qwf_dsn) as other:
+        other.execute("SELECT FROM ingest_jobs WHERE id <= %s FOR UPDATE", [last])
+        for _ in range(5):
+            if pruning.prune(connection) == EVERY_S:
+                break
+        assert connection.execute(left, [last]).fetchone() == (crowd, crowd)
+    to_the_end(connection, pruning)
+    assert connection.execute(left, [last]).fetchone() == (0, 0)
 
 
 def test_what_ended_later_is_pruned_by_whichever_process_comes_next(connection):
@@ -124,6 +158,31 @@ def test_a_run_that_something_refers_to_stays_and_holds_up_no_other(connection):
         prune(connection)
         assert connection.execute("SELECT id FROM workflow_runs").fetchall() == [(held,)]
         assert free != held
+    finally:
+        connection.execute("DROP TABLE film")
+
+
+def test_a_run_goes_within_an_hour_once_nothing_refers_to_it(connection, monkeypatch):
+    """With a key or without one, though the process that kept it has come further."""
+    held = [start(connection, ONE, dedupe_key=key) for key in (None, "a")]
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    connection.execute(f"{EARLIER} WHERE dedupe_key = 'a'")
+    hours = [0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hours[0])
+    monkeypatch.setattr(retention, "time", clock)
+    pruning = Pruning(settings())
+    connection.execute("CREATE TABLE film (run_id uuid REFERENCES workflow_runs (id))")
+    try:
+        connection.execute("INSERT INTO film SELECT unnest(%s)", [held])
+        to_the_end(connection, pruning)
+        assert runs_of(connection) == set(held)
+        connection.execute("DELETE FROM film")
+        to_the_end(connection, pruning)
+        assert runs_of(connection) == set(held)
+        hours[0] = 1
+        to_the_end(connection, pruning)
+        assert runs_of(connection) == set()
     finally:
         connection.execute("DROP TABLE film")
 
@@ -243,6 +302,28 @@ def test_a_run_goes_as_soon_as_the_last_below_it_has(connection):
     assert runs_of(connection) == {root, middle, leaf}
     # Its time has come since.
     connection.execute("UPDATE workflow_runs SET finished_at = now() - interval '37 d' WHERE id = %s", [leaf])
-    while pruning.prune(connection) < EVERY_S:
-        pass
+    to_the_end(connection, pruning)
+    assert runs_of(connection) == set()
+
+
+PARENTS = """
+WITH made AS (
+    INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash, status, finished_at)
+    SELECT gen_random_uuid(), 'film', '{}', 'h', 'completed', now() - interval '36 days'
+    FROM generate_series(1, 2 * %(each)s)
+    RETURNING id
+)
+INSERT INTO workflow_runs (
+    id, workflow_name, spec, spec_hash, status, parent_run_id, dedupe_key, depth, finished_at
+)
+SELECT gen_random_uuid(), 'film', '{}', 'h', 'completed', id, CASE WHEN n <= %(each)s THEN 'key-' || n END, 1,
+    now() - CASE WHEN n <= %(each)s THEN interval '38 days' ELSE interval '31 days' END
+FROM (SELECT id, row_number() OVER () AS n FROM made) AS numbered
+"""
+
+
+def test_no_run_is_forgotten_however_many_waited_for_one_part(connection):
+    """A part takes runs whose keys are over beside runs without one, and each may have one above it."""
+    connection.execute(PARENTS, {"each": RUNS_AT_ONCE - 10})
+    prune(connection)
     assert runs_of(connection) == set()

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from support.rows.plans import explain
 from support.rows.schemas import holding
 from support.servers.statement_proxy import StatementProxy
 
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
 from queue_workflows.repositories.reports import metrics
 from queue_workflows.repositories.retention import RetentionTimes
@@ -117,6 +119,18 @@ def test_how_far_retention_is_behind(conn):
     conn.execute("UPDATE ingest_jobs SET args = '{}', result = NULL, progress = NULL, errors = '[]'")
     lags = dict(read_figures(conn, stale_s=30, kept=kept)["qwf.retention.lag"])
     assert {family: round(lag / 86_400) for (family,), lag in lags.items()} == {"node": 2, "ingest": 1}
+
+
+def test_a_schema_from_before_retention_had_marks_has_all_other_figures(qwf_dsn):
+    """What reads them may be newer than the schema."""
+    with (
+        Database.open(qwf_dsn, role="test", creates=False) as database,
+        closing(database.connect(autocommit=True)) as connection,
+        connection.transaction(force_rollback=True),
+    ):
+        connection.execute("DROP TABLE retention_marks")
+        found = read_figures(connection, stale_s=30)
+    assert {metric.name for metric in FIGURES} - set(found) == {"qwf.retention.lag", "qwf.figures.duration"}
 
 
 def test_what_machines_are_at(conn):

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
-from psycopg.errors import IntegrityError
+from psycopg.errors import InsufficientPrivilege, IntegrityError
 
 from queue_workflows import clock as time
 from queue_workflows.repositories.limits.rates import RateRepository
@@ -41,6 +41,7 @@ _TURNS: Final = 4
 _BACK_FOR_HELD: Final = timedelta(hours=1)
 # Runs that were passed by are looked at again: nobody tells when what refers to them is gone.
 _AGAIN_AFTER_S: Final = 3600.0
+_REFUSED_S: Final = 300.0
 
 
 class Pruning:
@@ -53,7 +54,20 @@ class Pruning:
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
-        """One part of each kind, on a connection in autocommit; when the next one should come."""
+        """One part of each kind, on a connection in autocommit; when the next one should come.
+
+        A right that is missing keeps what is old, and nobody from work.
+        """
+        try:
+            return self._prune(connection)
+        except InsufficientPrivilege as refused:
+            _log.error(
+                "nothing old is deleted: %s; apply docs/deploy/grants.sql after an upgrade",
+                " ".join(str(refused).split()),
+            )
+            return _REFUSED_S
+
+    def _prune(self, connection: psycopg.Connection[Any]) -> float:
         self._after_bucket = RateRepository(connection).forget(
             for_s=max(self._times.kept_s, DAY_S), after=self._after_bucket
         )
@@ -70,6 +84,8 @@ class _IngestPruning:
         # Where the next part begins: of what is deleted whatever it is, and of the rest.
         self._oldest: datetime | None = None
         self._since: datetime | None = None
+        # Where to come back to for what somebody held, after the last part that is full.
+        self._back_to: datetime | None = None
 
     def prune(self, repository: PruningRepository) -> bool:
         """One part; whether there may be more."""
@@ -79,16 +95,21 @@ class _IngestPruning:
         if self._oldest is not None:
             return True
         moments = repository.moments(INGEST)
-        old = repository.old_ingest(_later(self._since, moments.mark))
+        since = _later(self._since, moments.mark)
+        old = repository.old_ingest(since)
         done = _deleted_or_emptied(repository, old)
         is_full = len(old) >= JOBS_AT_ONCE
-        held = [job.finished_at for job in old if job.id not in done]
         seen_to = old[-1].finished_at if old else moments.old
-        if held:
-            seen_to = max(min(held), seen_to - _BACK_FOR_HELD)
+        held = [job.finished_at for job in old if job.id not in done]
+        if old and (held or self._back_to):
+            self._back_to = max(min(filter(None, [self._back_to, *held])), seen_to - _BACK_FOR_HELD)
         if done:
-            repository.move_mark(INGEST, seen_to)
-        self._since = seen_to if is_full or held else moments.old
+            repository.move_mark(INGEST, self._back_to or seen_to)
+        if is_full:
+            # Behind what is held as well, though all of a part be that, and have ended at one moment.
+            self._since = seen_to if done or seen_to != since else seen_to + timedelta.resolution
+        else:
+            self._since, self._back_to = self._back_to or moments.old, None
         return is_full
 
 
@@ -105,8 +126,9 @@ class _RunPruning:
     """Runs with their jobs: those that go with their keys, those without one, and what waited for these."""
 
     def __init__(self) -> None:
-        # Runs that something else refers to.
+        # Runs that something else refers to, and those of which it may be gone by now.
         self._kept_by_others: set[uuid.UUID] = set()
+        self._again: set[uuid.UUID] = set()
         # Runs above those that went, to be looked at next.
         self._parents: set[uuid.UUID] = set()
         self._oldest: datetime | None = None
@@ -118,6 +140,10 @@ class _RunPruning:
         moments = repository.moments(NODE)
         if time.monotonic() >= self._again_at:
             self._oldest, self._again_at = None, time.monotonic() + _AGAIN_AFTER_S
+            self._again |= self._kept_by_others
+            self._kept_by_others.clear()
+        # By their ids, a part at a time: the mark has passed by those without a key.
+        self._parents |= {self._again.pop() for _ in range(min(len(self._again), RUNS_AT_ONCE))}
         but = self._kept_by_others
         parents = repository.old_parents(self._parents, but)
         oldest = repository.old_runs(but, self._oldest)
@@ -134,7 +160,7 @@ class _RunPruning:
         if len(oldest) < RUNS_AT_ONCE:
             self._since = _seen_to(young, passed, moments.old)
             self._note(repository, young, moments)
-        return bool(gone) or max(len(oldest), len(young)) >= RUNS_AT_ONCE
+        return bool(gone or self._again) or max(len(oldest), len(young)) >= RUNS_AT_ONCE
 
     def _delete(self, repository: PruningRepository, found: dict[uuid.UUID, OldRun]) -> list[OldRun]:
         gone = []

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
+from psycopg import errors
 
 from queue_workflows.db.connections.failures import DATABASE_FAILED
 from queue_workflows.db.connections.kept_line import Line
@@ -130,10 +131,20 @@ def read_figures(
         ],
         "qwf.schedules.lag": [((), schedules.lag_s)],
         **_of_limits(AdaptedRepository(connection).lowered(limit=most)),
-        "qwf.retention.lag": [((family,), lag_s) for family, lag_s in more.pruning_lag(kept).items()],
+        **_of_pruning(connection, kept),
         "qwf.jobs.stored": [((family,), max(rows, 0)) for family, rows in seen.stored.items()],
         **of_hardware(HardwareRepository(connection).readings(), stale_s=stale_s),
     }
+
+
+def _of_pruning(connection: psycopg.Connection[Any], kept: RetentionTimes) -> dict[str, Points]:
+    """Nothing where the table or a grant is not there yet: all else is to be seen."""
+    try:
+        with connection.transaction():
+            lags = FigureRepository(connection).pruning_lag(kept)
+    except (errors.InsufficientPrivilege, errors.UndefinedTable):
+        return {}
+    return {"qwf.retention.lag": [((family,), lag_s) for family, lag_s in lags.items()]}
 
 
 def _of_limits(lowered: Sequence[Lowered]) -> dict[str, Points]:
