@@ -2,7 +2,8 @@
 
 Past a proxy that keeps no sessions no writer can wake a loop. What comes soon after something else is then
 found by looks: each after a thirtieth of the time since, for some seconds no more than 30 ms apart, and later
-at the poll. Workers share these looks, so that many of them ask the server no more often than a few do.
+at the poll. The workers of a queue that hear no wake share these looks: beside their polls, many of them ask
+the server no more often than a few do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _LEAST_S: Final = 0.01
 _MOST_S: Final = 0.03
 _SPELL_S: Final = 5.0
 _SHARE: Final = 1 / 30
-# What each worker beyond a few adds to the pause of all, which so look 200 times a second at most.
+# What each worker beyond a few adds to the pause of all: beside their polls they look 200 times a second
+# at most.
 _EACH_S: Final = 0.005
 
 
@@ -32,7 +34,7 @@ class LookPace:
         self._pause = FIRST_LOOK_S
 
     def pause(self, now: float, *, hears: bool, others: int = 0) -> float:
-        """How long until the next look; `hears` where LISTEN works, `others` is how many more look."""
+        """How long until the next look; `hears` where LISTEN works, `others` is how many more look here."""
         if hears:
             pause, self._pause = self._pause, self._pause * 2
             return pause

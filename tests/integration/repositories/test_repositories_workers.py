@@ -51,8 +51,22 @@ def test_a_beat_tells_how_many_others_there_are(qwf_conn: psycopg.Connection) ->
         beat(workers, worker)
     age(qwf_conn, "w3")
     again = {"host_label": "h1", "queue": "fetch", "pid": 7, "state": "idle"}
-    assert workers.beat("w1", **again) == 1
-    assert workers.beat("w3", **again) == 2
+    assert workers.beat("w1", **again) == (1, 0)
+    assert workers.beat("w3", **again) == (2, 0)
+
+
+def test_a_beat_tells_how_many_look_at_the_same_queue(qwf_conn: psycopg.Connection) -> None:
+    """Neither those that hear a wake nor those of other queues, nor those that have gone."""
+    workers = HeartbeatRepository(qwf_conn)
+    looks = {"load": {"rss_mb": 80, "looks": True}}
+    beat(workers, "beside", **looks)
+    beat(workers, "busy", state="busy", **looks)
+    beat(workers, "gone", **looks)
+    beat(workers, "elsewhere", queue="load", **looks)
+    beat(workers, "hears")
+    age(qwf_conn, "gone")
+    told = workers.beat("w", host_label="h1", queue="fetch", pid=7, state="idle", **looks)
+    assert told == (4, 2)
 
 
 def test_beat_is_an_upsert(qwf_conn: psycopg.Connection) -> None:

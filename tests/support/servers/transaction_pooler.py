@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
@@ -65,8 +66,12 @@ class Answers:
 class TransactionPooler:
     """The proxy; `dsn()` goes through it."""
 
-    def __init__(self, dsn: str, *, backends: int = 2) -> None:
+    def __init__(
+        self, dsn: str, *, backends: int = 2, on_asked: Callable[[bytes], None] = lambda _asked: None
+    ) -> None:
+        """`on_asked` is given all that clients ask, in the threads that pass it on."""
         self._target = dsn
+        self._on_asked = on_asked
         self._all = [Backend(dsn) for _ in range(backends)]
         self._free: queue.LifoQueue[Backend] = queue.LifoQueue()
         for backend in self._all:
@@ -135,6 +140,7 @@ class TransactionPooler:
         data = client.recv(65536)
         if not data or data[:1] == b"X":
             return False
+        self._on_asked(data)
         if not held:
             held.append(self._free.get())
         held[0].socket.sendall(data)

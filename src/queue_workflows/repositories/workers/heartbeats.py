@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TABLE: Final[Table[WorkerHeartbeat]] = Table("worker_heartbeats")
 
 # A fresh beat takes a dead flag back: the flag was wrong, or the worker woke up. And it learns how many
-# others there are, up to a thousand.
+# others there are, of up to a thousand.
 BEAT: Final = """
 INSERT INTO worker_heartbeats (
     worker_id, host_label, queue, pid, state, state_reason, current_job_family, current_job_id, jobs_held,
@@ -39,8 +39,10 @@ ON CONFLICT (worker_id) DO UPDATE SET
     versions = EXCLUDED.versions, load = EXCLUDED.load, control_version = EXCLUDED.control_version,
     last_seen = EXCLUDED.last_seen, last_flagged_dead_at = NULL
 RETURNING (
-    SELECT count(*) FROM (
-        SELECT FROM worker_heartbeats AS other
+    SELECT ARRAY[
+        count(*), count(*) FILTER (WHERE queue = %(queue)s::text AND load ->> 'looks' = 'true')
+    ] FROM (
+        SELECT queue, load FROM worker_heartbeats AS other
         WHERE other.last_seen > statement_timestamp() - interval '1 minute'
             AND other.worker_id <> %(worker_id)s::text
         LIMIT 1000
@@ -102,6 +104,16 @@ class Sign(NamedTuple):
     flagged: bool
 
 
+class Others(NamedTuple):
+    """The other workers that were heard of within the last minute, up to a thousand.
+
+    Of them `looking` are on this worker's queue and hear no wake, as their `load` says.
+    """
+
+    number: int
+    looking: int
+
+
 class HeartbeatRepository(Repository["WorkerHeartbeat"]):
     """Heartbeats on the caller's connection."""
 
@@ -123,11 +135,8 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         versions: dict[str, Any] | None = None,
         load: dict[str, Any] | None = None,
         control_version: int = 0,
-    ) -> int:
-        """Say that a worker lives and what it does now; `current_job` is its family and its id.
-
-        How many others were heard of within the last minute, up to a thousand.
-        """
+    ) -> Others:
+        """Say that a worker lives and what it does now; `current_job` is its family and its id."""
         family, job_id = (None, None) if current_job is None else current_job
         params = {
             "worker_id": check.text("worker_id", worker_id),
@@ -145,7 +154,7 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
             "load": self._limits.json_object("load", load),
             "control_version": control_version,
         }
-        return int(self._sql.rows(BEAT, params)[0][0])
+        return Others(*self._sql.rows(BEAT, params)[0][0])
 
     def fetch(self, worker_id: str) -> WorkerHeartbeat | None:
         """One worker's last beat, or None."""

@@ -91,7 +91,7 @@ class WorkerBase:
         if not self._listener.must_look_again():
             return None
         hears = self._listener.state == "listening"
-        return self._look_pace.pause(now, hears=hears, others=self._guardian.others)
+        return self._look_pace.pause(now, hears=hears, others=self._guardian.looking)
 
     def _advertise(self) -> bool:
         """Have writers wake this worker; whether that is new, so that it has to look once more."""

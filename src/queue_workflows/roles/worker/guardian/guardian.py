@@ -193,7 +193,7 @@ class Guardian:
         now = time.monotonic()
         self._watch(now)
         self._publish(now)
-        self._telling.tell(self.connected(), now)
+        self._tell(now)
         self._see_to_declarations(now)
         if not self.identity.part:
             # A drain would else find nothing, and leave what is taken back a moment later.
@@ -235,9 +235,9 @@ class Guardian:
         self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
 
     @property
-    def others(self) -> int:
-        """How many other workers were about when this one beat last."""
-        return self._telling.others
+    def looking(self) -> int:
+        """How many others looked at this worker's queue, as they hear no wake, when it beat last."""
+        return self._telling.others.looking
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -369,7 +369,7 @@ class Guardian:
             self._watch(now)
             self._database_at = now
         if soon >= self._telling.due_at or self._telling.is_due(now):
-            self._telling.tell(self.connected(), now)
+            self._tell(now)
         if soon >= self._due.sweep:
             self._sweep(now)
             if now >= self._due.declare:
@@ -419,13 +419,17 @@ class Guardian:
                 self.release_all(f"switched off by {control.actor}", time.monotonic() + _OFF_GRACE_S)
         self._listener.interrupt()
 
+    def _tell(self, now: float) -> None:
+        self._telling.tell(self.connected(), now, hears=self._listener.state == "listening")
+
     def _sweep(self, now: float) -> None:
         # Not from `now`, which was read before this round connected.
         recovered_s = time.monotonic() - self._connected_at if self._was_away else None
         swept = sweep(self.connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
         # Each look reads an entry of all that runs: where there are hundreds they would cost the server more
         # than their jobs do.
-        turn_s = min(_LONGEST_TURN_S, max(1.0, (1 + self._telling.others) / _SWEEPERS) * swept.next_in_s)
+        workers = 1 + self._telling.others.number
+        turn_s = min(_LONGEST_TURN_S, max(1.0, workers / _SWEEPERS) * swept.next_in_s)
         self._due.sweep = now + turn_s * (0.75 + self._rng.random() / 2)
 
     def _see_to_declarations(self, now: float) -> None:

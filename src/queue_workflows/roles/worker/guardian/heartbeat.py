@@ -14,7 +14,7 @@ from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository, Others
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.settings import Settings
@@ -65,8 +65,8 @@ class Telling:
         self._process = psutil.Process()
         self.due_at = 0.0
         self.control_version = 0
-        # How many other workers were about when this one beat last.
-        self.others = 0
+        # The other workers that were about when this one beat last.
+        self.others = Others(0, 0)
 
     @property
     def state(self) -> WorkerState:
@@ -101,8 +101,8 @@ class Telling:
         held = self._holdings.all()
         return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
 
-    def tell(self, connection: psycopg.Connection[Any], now: float) -> None:
-        """Send a heartbeat."""
+    def tell(self, connection: psycopg.Connection[Any], now: float, *, hears: bool) -> None:
+        """Send a heartbeat; of a worker that hears no wake it says that it looks."""
         self.due_at = now + self._every_s
         self._told_job = self.lasting_job(now)
         held, models = self._holdings.all(), self._models
@@ -114,6 +114,8 @@ class Telling:
             }
         if waits := waits_of(held):
             load["waits"] = waits
+        if not hears:
+            load["looks"] = True
         told_versions = versions()
         if (published := self._published) is not None:
             told_versions = told_versions | published.versions
