@@ -121,7 +121,8 @@ def foretell_retries(
             told[run_id] = (
                 _foretold(run_id, found, rows[run_id], from_node) if isinstance(found, StoredRun) else found
             )
-        except (RunRefused, UnknownNode) as refused:
+        except QwfError as refused:
+            # What is stored of one may be bad, which is no matter of the others.
             told[run_id] = refused
     return told
 
