@@ -1,4 +1,4 @@
-"""scripts/test: what it runs beside what, and what it says of each step.
+"""scripts/test: what it runs beside what, and what it says of each step; and what scripts/fleet begins with.
 
 Stand-ins for the tools say that they began, so that each case takes moments.
 In test_two_commands.py the script runs for real.
@@ -25,12 +25,13 @@ for ((look = 0; look < 600; look++)); do
   sleep 0.2
 done
 echo "began with $(wc -l <"$BEGAN") or more: $name"
+echo "ends after: ${QWF_TEST_CEILING_S:-never}"
 case "$name" in *"${FAILS:-nothing fails}"*) exit 1 ;; esac
 """
 
 
 class Checkout:
-    """A directory with the script, and an environment of stand-ins."""
+    """A directory with the scripts, and an environment of stand-ins."""
 
     def __init__(self, base: Path) -> None:
         self.root = base / "a checkout"
@@ -39,15 +40,16 @@ class Checkout:
         tools.mkdir(parents=True)
         (self.root / "scripts").mkdir()
         (self.root / "tests").mkdir()
-        shutil.copy(ROOT / "scripts" / "test", self.root / "scripts")
+        for name in ("test", "fleet"):
+            shutil.copy(ROOT / "scripts" / name, self.root / "scripts")
         for path in (self.root / "scripts" / "setup", *(tools / name for name in TOOL_NAMES)):
             path.write_text("#!/bin/sh\n" if path.name == "setup" else TOOL, encoding="utf-8")
             path.chmod(0o755)
 
-    def run(self, *arguments: str, **environ: str) -> tuple[int, list[str]]:
+    def run(self, *arguments: str, script: str = "test", **environ: str) -> tuple[int, list[str]]:
         """The exit status, and the lines that it printed."""
         ran = subprocess.run(
-            [self.root / "scripts" / "test", *arguments],
+            [self.root / "scripts" / script, *arguments],
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "BEGAN": str(self.began), **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -135,3 +137,14 @@ def test_nothing_of_a_run_is_left_in_the_directory_for_temporary_files(
     (tmp_path / "tmp").mkdir()
     checkout.run(TMPDIR=str(tmp_path / "tmp"))
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_fleet_needs_no_environment_before_and_has_a_ceiling(checkout: Checkout) -> None:
+    """It makes the one, and the other may be told it."""
+    made = checkout.root / "made"
+    (checkout.root / ".venv").rename(made)
+    setup = checkout.root / "scripts" / "setup"
+    setup.write_text("#!/bin/sh\n[ -d .venv ] || mv made .venv\n", encoding="utf-8")
+    assert checkout.run(script="fleet")[1][-1] == "ends after: 3600"
+    assert checkout.run(script="fleet", QWF_TEST_CEILING_S="60")[1][-1] == "ends after: 60"
+    assert checkout.pytests() == ["python -m pytest -p no:xdist tests/fleet"] * 2

@@ -12,8 +12,9 @@ import yaml
 
 from queue_workflows import PayloadError, RunRefused, UnknownNode, set_workflow_provider
 from queue_workflows.config import reset_config
-from queue_workflows.engine.operate.many_runs import Refusal, retry_each
+from queue_workflows.engine.operate.many_runs import Refusal, foretell_retry, retry_each
 from queue_workflows.engine.runs.retry import RunRetry, retry_run
+from queue_workflows.errors import DocumentError
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
 
@@ -159,6 +160,25 @@ def test_of_many_runs_one_that_does_not_fit_keeps_none_from_going_on(film: Film,
     assert [type(one) for one in retry_each(film.jobs.conn, runs, **strange)] == [Refusal, Refusal]
     with pytest.raises(UnknownNode):
         list(retry_each(film.jobs.conn, [film.run.id], **strange))
+
+
+def test_one_whose_stored_document_is_bad_keeps_none_of_many_from_going_on(film: Film) -> None:
+    """Neither from being foretold nor from being retried; where it is the only one, that is raised."""
+    other = film.jobs.run_workflow(FILM, {"brief": "c"}, film.modules)
+    film.jobs.conn.execute(
+        "UPDATE workflow_runs SET spec = '{\"nodes\": 1}', spec_hash = 'bad' WHERE id = %s", [film.run.id]
+    )
+    how: dict[str, Any] = {"from_node": None, "dry_run": True, "actor": "ann", "reason": None}
+    runs = [film.run.id, other.id]
+    foretold = foretell_retry(film.jobs.conn, runs, from_node=None)
+    refused, retried = foretold
+    assert isinstance(refused, Refusal)
+    assert (refused.run_id, type(retried)) == (film.run.id, RunRetry)
+    assert list(retry_each(film.jobs.conn, runs, **how)) == foretold
+    with pytest.raises(DocumentError):
+        foretell_retry(film.jobs.conn, [film.run.id], from_node=None)
+    with pytest.raises(DocumentError):
+        list(retry_each(film.jobs.conn, [film.run.id], **how))
 
 
 @pytest.mark.parametrize(

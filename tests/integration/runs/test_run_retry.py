@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.rows.jobs import CLEAR, ending
+from support.rows.plans import explain, rows_read
 from support.rows.runs import Body, dispatcher, run_through, settle, start, work
 from support.rows.schemas import blocked, until
 
@@ -22,6 +23,8 @@ from queue_workflows.engine.runs.verbs import cancel_run
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
+from queue_workflows.repositories.runs.operator_verbs import LOOK_AT_MANY
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 FILM: dict[str, Any] = {
@@ -402,6 +405,32 @@ def test_outputs_that_could_not_be_had_are_put_together_again(stage: Stage) -> N
     assert stage.go_on() == {}
     row = stage.run(run_id)
     assert (row.status, row.outputs, row.error) == ("completed", {"to": "s3"}, None)
+
+
+def test_of_what_goes_on_no_jobs_and_nodes_are_read_to_foretell(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused anyway, and may be large; of what is over both are."""
+    over, open_ = stage.ended("draw[1]"), stage.ended()
+    stage.connection.execute(
+        "UPDATE workflow_runs SET status = 'running', finished_at = NULL WHERE id = %s", [open_]
+    )
+    read: list[int] = []
+    for run_id in (over, open_):
+        plan = explain(stage.connection, "force_generic_plan", LOOK_AT_MANY, {"ids": [run_id]})
+        read.append(rows_read(plan, "workflow_nodes", "workflow_node_jobs"))
+    assert (read[0] > 0, read[1]) == (True, 0)
+    asked_of: list[Any] = []
+    read_of = WorkflowNodeRepository.read_of
+
+    def heard(nodes: WorkflowNodeRepository, run_ids: Any) -> Any:
+        asked_of.extend(run_ids)
+        return read_of(nodes, run_ids)
+
+    monkeypatch.setattr(WorkflowNodeRepository, "read_of", heard)
+    told = foretell_retries([open_, over], conn=stage.connection)
+    assert asked_of == [over]
+    assert [(run_id, type(one)) for run_id, one in told.items()] == [(open_, RunRefused), (over, RunRetry)]
 
 
 def test_what_cannot_be_retried_says_why(stage: Stage) -> None:

@@ -107,6 +107,17 @@ def test_a_search_in_haste_looks_at_less_where_rows_are_slow_to_read(
     assert pages[0].searched_back_to == edge
 
 
+def test_a_narrow_search_goes_as_far_each_time(crowded: Jobs) -> None:
+    """Over five times its first step, whatever it looks at; further looks find all the same."""
+    search = JobSearch(crowded.connection, narrow=True)
+    pages = pages_of(lambda cursor: search.page(rare(crowded), before=cursor))
+    assert sum(len(page.lines) for page in pages) == 2
+    (edge,) = crowded.connection.execute(
+        f"SELECT created_at FROM {crowded.table} ORDER BY id DESC OFFSET %s LIMIT 1", [9_999]
+    ).fetchone() or (None,)
+    assert pages[0].searched_back_to == edge
+
+
 def test_a_search_that_costs_more_looks_at_less(crowded: Jobs) -> None:
     """At fewer rows for an error, and at fewer still for a group of errors."""
     search = JobSearch(crowded.connection)

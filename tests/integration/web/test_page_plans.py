@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,8 @@ def test_no_history_is_read_as_a_whole(
     with asked(monkeypatch) as statements:
         shown = page.get(place, **dict(pair.split("=", 1) for pair in words.split("&") if pair))
     assert shown.status_code == 200, text_of(shown)
+    # Hooks are files of the machine's, and no rows.
+    assert bool(statements) == (path != "/hooks")
     for one in statements:
         for mode in one.modes:
             plan = explain(connection, mode, one.sql, one.params)
@@ -125,3 +128,24 @@ def test_no_history_is_read_as_a_whole(
             assert not whole & set(HISTORY), (mode, one.sql)
             # What few match is looked for in so many rows, which `test_job_search` is about.
             assert rows_read(plan, *HISTORY) < ENDED / 2 or "q=" in words, (mode, one.sql)
+
+
+def test_a_live_search_looks_as_far_however_slow_it_is(
+    crowded: tuple[OperatorsPage, EveryState, psycopg.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each look would differ from the one before, and be sent; further back the clock may end it."""
+    page, _, _ = crowded
+
+    def further(**words: str) -> list[str]:
+        """Where a search goes on that has no time, and one that has much of it."""
+        found = []
+        for searched_for_s in (1e-9, 3600.0):
+            monkeypatch.setattr("queue_workflows.web.pages.jobs.SEARCHED_FOR_S", searched_for_s)
+            text = page.get("/jobs", q="worker:nobody", **words).text
+            found += re.findall(r'rel="next" href="[^"]*before=([a-z0-9.]+)', text) or ["the end"]
+        return found
+
+    hasty, patient = further()
+    assert hasty == patient != "the end"
+    hasty, patient = further(before=hasty)
+    assert hasty != patient == "the end"

@@ -26,7 +26,8 @@ from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 PAGE: Final = 500
-# What may be wrong with one run and right with another: its inputs, its workflow's name, its nodes.
+# What may be wrong with one run and right with another: its inputs, its workflow's name, its nodes; its
+# document as well, unless all of them are given another.
 _OF_ONE: Final = (PayloadError, UnknownWorkflow, UnknownNode)
 
 
@@ -74,7 +75,7 @@ def foretell_retry(
     told = foretell_retries(runs, conn=connection, from_node=from_node)
     answers: list[RunRetry | Refusal] = []
     for run_id, answer in told.items():
-        if isinstance(answer, UnknownNode) and len(runs) == 1:
+        if isinstance(answer, (*_OF_ONE, DocumentError)) and len(runs) == 1:
             raise answer
         answers.append(Refusal(run_id, answer.message) if isinstance(answer, QwfError) else answer)
     return answers
@@ -97,7 +98,7 @@ def retry_each(
     Where one alone is meant, a document or a node that does not go with it is raised; of `several` it is
     the refusal of that one.
     """
-    of_one = (*_OF_ONE, DocumentError) if latest else _OF_ONE
+    of_one = (*_OF_ONE, DocumentError) if latest or document is None else _OF_ONE
     is_one_of_many = several or len(runs) > 1
     refusing: tuple[type[QwfError], ...] = (RunRefused, UnknownRun, *(of_one if is_one_of_many else ()))
     for run_id in runs:

@@ -109,31 +109,39 @@ def foretell_retries(
 ) -> dict[uuid.UUID, RunRetry | QwfError]:
     """What `retry_run` would do to each of many runs, or what it would raise; nothing is changed.
 
-    However many they are, three statements read them.
+    However many they are, three statements read them; the nodes only of what may be run again.
     """
     stored = SteeringRepository(conn).stored_of(runs)
-    rows = WorkflowNodeRepository(conn).read_of(runs)
+    checked = {run_id: _checked(run_id, stored.get(run_id)) for run_id in runs}
+    over = [run_id for run_id, found in checked.items() if isinstance(found, StoredRun)]
+    rows = WorkflowNodeRepository(conn).read_of(over)
     told: dict[uuid.UUID, RunRetry | QwfError] = {}
-    for run_id in runs:
+    for run_id, found in checked.items():
         try:
-            told[run_id] = _foretold(run_id, stored.get(run_id), rows[run_id], from_node)
-        except (RunRefused, UnknownRun, UnknownNode) as refused:
+            told[run_id] = (
+                _foretold(run_id, found, rows[run_id], from_node) if isinstance(found, StoredRun) else found
+            )
+        except QwfError as refused:
+            # What is stored of one may be bad, which is no matter of the others.
             told[run_id] = refused
     return told
 
 
-def _foretold(
-    run_id: uuid.UUID,
-    found: tuple[StoredRun, bool] | None,
-    rows: Mapping[str, Counters],
-    from_node: str | None,
-) -> RunRetry:
+def _checked(run_id: uuid.UUID, found: tuple[StoredRun, bool] | None) -> StoredRun | QwfError:
+    """What is stored of a run, or why it cannot be run again whatever its nodes are."""
     if found is None:
-        raise UnknownRun(run_id)
+        return UnknownRun(run_id)
     stored, is_pruned = found
-    _check(run_id, stored)
-    if is_pruned:
-        raise _pruned(run_id, stored)
+    try:
+        _check(run_id, stored)
+    except RunRefused as refused:
+        return refused
+    return _pruned(run_id, stored) if is_pruned else stored
+
+
+def _foretold(
+    run_id: uuid.UUID, stored: StoredRun, rows: Mapping[str, Counters], from_node: str | None
+) -> RunRetry:
     document = compiled(stored.spec, stored.spec_hash)
     graph = document.derived(graph_of)
     known = {node_id: row for node_id, row in rows.items() if node_id in graph.nodes}

@@ -88,7 +88,7 @@ SELECT EXISTS (
     )
 )
 """
-# Many runs as they stand, each with whether results of it are gone, and without its document.
+# Many runs as they stand, each that is over with whether results of it are gone, and without its document.
 LOOK_AT_MANY: Final = """
 SELECT id, status, mode, CASE WHEN parent_node_job_id IS NOT NULL THEN parent_run_id END, spec_hash,
     error ->> 'kind', (
@@ -96,7 +96,7 @@ SELECT id, status, mode, CASE WHEN parent_node_job_id IS NOT NULL THEN parent_ru
         WHERE root.id = run.set_up_by AND root.id <> run.id
             AND (root.finished_at IS NOT NULL OR root.seal_requested_at IS NOT NULL)
         LIMIT 1
-    ), EXISTS (
+    ), run.finished_at IS NOT NULL AND EXISTS (
         SELECT FROM workflow_nodes AS node WHERE node.run_id = run.id AND jobs_completed > (
             SELECT count(*) FROM workflow_node_jobs AS job
             WHERE job.run_id = node.run_id AND job.node_id = node.node_id AND job.status = 'completed'
@@ -262,7 +262,7 @@ class SteeringRepository:
         return bool(self._sql.rows(PRUNED, {"run_id": run_id})[0][0])
 
     def stored_of(self, run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, tuple[StoredRun, bool]]:
-        """The runs that there are of these, with their documents, and whether results of each are gone."""
+        """The runs that there are of these, with their documents, and if what is over has lost results."""
         params = {"ids": list(run_ids)}
         specs = {spec_hash: json.loads(spec) for spec_hash, spec in self._sql.rows(DOCUMENTS, params)}
         return {

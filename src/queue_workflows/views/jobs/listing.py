@@ -23,9 +23,10 @@ def job_page(
     limit: int = LINES,
     before: str | None = None,
     within_s: float | None = None,
+    narrow: bool = False,
 ) -> JobPage:
     """The newest jobs that match, or the next ones from the cursor of a page on."""
-    return JobSearch(connection, within_s=within_s).page(wanted, limit=limit, before=before)
+    return JobSearch(connection, within_s=within_s, narrow=narrow).page(wanted, limit=limit, before=before)
 
 
 def json_of(page: JobPage) -> list[dict[str, Any]]:

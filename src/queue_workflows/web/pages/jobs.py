@@ -24,7 +24,7 @@ from queue_workflows.web.rendering.pictures import wait_bar_picture
 
 # Of each family in one look: their errors are read and put into the form of their groups.
 FAILURES_READ: Final = 1_500
-# For how long the rows of each family are searched, so that a look is over within a tenth of a second.
+# For how long the rows of each family are searched, by what the first of them took.
 SEARCHED_FOR_S: Final = 0.03
 # Shown on their own, or by what is made of them: of past holds that is the history.
 _APART = frozenset({"id", "errors", "past_holds"} | {name for name, kind in KINDS.items() if kind != "note"})
@@ -34,18 +34,22 @@ def jobs(look: Look) -> Shown:
     """The newest jobs that match, as far back as one look reaches."""
     wanted, limit = job_filter(look.word("q")), look.number("limit", ROWS)
     before = look.word("before") or None
-    # A program gets what the command prints, however long that takes.
-    within_s = SEARCHED_FOR_S if look.as_json is False else None
-    found = listing.job_page(look.conn, wanted, limit=limit, before=before, within_s=within_s)
+    # A program gets what the command prints, however long that takes. What is rendered again and again looks
+    # at as many jobs each time, or it would differ by how busy the machine is.
+    is_seen, is_live = look.as_json is False, before is None
+    within_s = SEARCHED_FOR_S if is_seen and not is_live else None
+    found = listing.job_page(
+        look.conn, wanted, limit=limit, before=before, within_s=within_s, narrow=is_seen and is_live
+    )
     text = text_of(wanted)
     return Shown(
         title="Jobs",
         template="jobs.html",
         command=listing.command_of(wanted, limit=limit, before=before),
         data=found_data(look, "/jobs", found, text=text, keys=KEYS, statuses=STATUSES)
-        | {"is_first": before is None},
+        | {"is_first": is_live},
         json=listing.json_of(found),
-        is_live=before is None,
+        is_live=is_live,
         cursor=found.cursor,
     )
 
