@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import until
 from support.stages.floor import Floor
 
-from queue_workflows.repositories import HeartbeatRepository
+from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
+from queue_workflows.views.workers.drain import ask_to_drain, read_drain
 
 
 def drain(floor: Floor, *options: str, status: int = 0) -> Said:
@@ -49,6 +51,26 @@ def test_a_host_is_empty_when_its_last_job_is_over(floor: Floor) -> None:
         assert floor.connection.execute(wishes).fetchall() == before
         qwf_here("--db", floor.dsn, "workers", "on", "old", "*")
         floor.until_completed(last)
+
+
+def test_a_wish_that_is_over_proves_nothing(floor: Floor) -> None:
+    """A worker that is idle then may claim at any moment: who waits is told so, and not that it is empty."""
+    with floor.worker(QWF_HOST_LABEL="old"):
+        job = floor.enqueue(gated=True)
+        floor.until_begun(job, 1)
+        wish = ask_to_drain(floor.connection, "old", gives_back=False, lasting=None, actor="ann", reason=None)
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(drain, floor, "old", "--wait", "--for", "1h", status=1)
+            looks = "SELECT count(*) FROM worker_control WHERE expires_at IS NOT NULL"
+            until(lambda: floor.connection.execute(looks).fetchone() == (1,))
+            WorkerControlRepository(floor.connection).clear("old", "*", actor="ann")
+            assert "the wish is over, so workers of old may claim: 1 job" in waits.result().stderr
+        floor.ledger.open_gate(job, 1)
+        floor.until_completed(job)
+        until(lambda: states(floor) == {"old": "idle"})
+        seen = read_drain(floor.connection, wish, stale_s=60)
+        assert (seen.is_over, seen.is_empty, len(seen.behind)) == (True, False, 1)
+    assert "give a longer --for" in drain(floor, "old", "--wait", "--for", "1m", status=2).stderr
 
 
 def test_jobs_may_be_given_back_at_once(floor: Floor) -> None:

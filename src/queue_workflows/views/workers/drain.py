@@ -34,7 +34,8 @@ MOST_JOBS: Final = 100
 class HostDrain:
     """How far a host is: `held` jobs run there, `jobs` are those that run longest.
 
-    The workers that are `behind` are heard of and may still claim; `silent` ones are not heard of.
+    The workers that are `behind` are heard of and may still claim; `silent` ones are not heard of. Once the
+    wish `is_over`, as it ran out or was taken back, workers claim again as they like.
     """
 
     host_label: str
@@ -43,11 +44,12 @@ class HostDrain:
     jobs: Sequence[JobAtWork]
     behind: Sequence[Standing]
     silent: Sequence[Standing]
+    is_over: bool
 
     @property
     def is_empty(self) -> bool:
         """Whether no worker of the host holds a job, and none that lives will claim one."""
-        return not self.held and not self.behind
+        return not self.held and not self.behind and not self.is_over
 
 
 def ask_to_drain(
@@ -84,10 +86,11 @@ def read_drain(connection: psycopg.Connection[Any], wish: WorkerControl, *, stal
     """How far the host of this wish is.
 
     What is claimed is read after what workers say: one that obeys says so when it will claim nothing more.
+    Whether the wish still holds is read last, as it says nothing of a moment after it.
     """
     host = wish.host_label
     workers = [one for one in HeartbeatRepository(connection).standing(host) if not one.is_quarantined]
-    behind = [one for one in workers if one.obedience(wish.version) is not Obedience.OBEYED]
+    behind = [one for one in workers if _may_claim(one, wish.version)]
     at_work = AtWorkRepository(connection)
     jobs = at_work.on(host, limit=MOST_JOBS)
     return HostDrain(
@@ -97,7 +100,24 @@ def read_drain(connection: psycopg.Connection[Any], wish: WorkerControl, *, stal
         jobs,
         [one for one in behind if one.age_s <= stale_s],
         [one for one in workers if one.age_s > stale_s],
+        is_over=_wish_of(connection, host) is None,
     )
+
+
+def _may_claim(worker: Standing, version: int) -> bool:
+    """Whether it was not asked to stop claiming, or has not done so yet."""
+    asked = worker.control
+    if asked is None or asked.desired is DesiredState.ON:
+        return True
+    return worker.obedience(version) is not Obedience.OBEYED
+
+
+def _wish_of(connection: psycopg.Connection[Any], host_label: str) -> WorkerControl | None:
+    """The wish for all queues of this very host, if it holds."""
+    for wish in WorkerControlRepository(connection).blocking(host_label):
+        if (wish.host_label, wish.queue) == (host_label, "*"):
+            return wish
+    return None
 
 
 def json_of(seen: HostDrain) -> dict[str, Any]:
@@ -109,6 +129,7 @@ def json_of(seen: HostDrain) -> dict[str, Any]:
         "jobs": [job_json(one) for one in seen.jobs],
         "behind": [one.worker_id for one in seen.behind],
         "silent": [one.worker_id for one in seen.silent],
+        "over": seen.is_over,
         "wish": wish_json(seen.wish),
     }
 
