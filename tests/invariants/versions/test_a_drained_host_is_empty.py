@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import until
 from support.stages.floor import Floor
@@ -58,10 +59,10 @@ def test_a_wish_that_is_over_proves_nothing(floor: Floor) -> None:
     with floor.worker(QWF_HOST_LABEL="old"):
         job = floor.enqueue(gated=True)
         floor.until_begun(job, 1)
-        wish = ask_to_drain(floor.connection, "old", gives_back=False, lasting=None, actor="ann", reason=None)
+        wish = ask_to_drain(floor.connection, "old", gives_back=False, lasting=60.0, actor="ann", reason=None)
         with ThreadPoolExecutor() as pool:
             waits = pool.submit(drain, floor, "old", "--wait", "--for", "1h", status=1)
-            looks = "SELECT count(*) FROM worker_control WHERE expires_at IS NOT NULL"
+            looks = "SELECT count(*) FROM worker_control WHERE expires_at > now() + interval '30 minutes'"
             until(lambda: floor.connection.execute(looks).fetchone() == (1,))
             WorkerControlRepository(floor.connection).clear("old", "*", actor="ann")
             assert "the wish is over, so workers of old may claim: 1 job" in waits.result().stderr
@@ -83,6 +84,33 @@ def test_jobs_may_be_given_back_at_once(floor: Floor) -> None:
         wish = {name: told["wish"][name] for name in ("host_label", "queue", "desired", "reason")}
         assert wish == {"host_label": "old", "queue": "*", "desired": "off", "reason": "drained"}
         assert floor.standing(job) == ("queued", 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "is_kept"),
+    [
+        (("off", None), (False, 3600.0), True),
+        (("pause", None), (False, 3600.0), True),
+        (("off", 7200.0), (True, 3600.0), True),
+        (("pause", None), (True, None), False),
+        (("pause", 60.0), (False, 3600.0), False),
+        (("off", 60.0), (False, None), False),
+    ],
+)
+def test_a_wish_that_asks_for_more_is_kept(
+    floor: Floor, there: tuple[str, float | None], asked: tuple[bool, float | None], is_kept: bool
+) -> None:
+    """It is another operator's, and a drain for an hour does not end what was to last."""
+    HeartbeatRepository(floor.connection).beat(
+        "old:fetch:1", host_label="old", queue="fetch", pid=1, state="idle"
+    )
+    control = WorkerControlRepository(floor.connection)
+    before = control.set("old", "*", there[0], actor="ann", expires_in=there[1])
+    wish = ask_to_drain(
+        floor.connection, "old", gives_back=asked[0], lasting=asked[1], actor="bob", reason=None
+    )
+    now = (wish.version, wish.actor, wish.desired) == (before.version, "ann", there[0])
+    assert (now, [one.version for one in control.blocking("old")]) == (is_kept, [wish.version])
 
 
 def test_a_host_that_nobody_knows_is_refused(floor: Floor) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -63,15 +64,16 @@ def ask_to_drain(
 ) -> WorkerControl:
     """Ask all workers of a host to claim nothing more, and to end or give back their jobs.
 
-    A host that was asked for as much already is not asked anew: workers need not hear of it once more.
+    What is asked of it already for longer, and as strictly, is kept: it may be somebody else's, and workers
+    need not hear of it once more.
     """
     if host_label == "*" or not _is_known(connection, host_label):
         raise UnknownHost(host_label)
     desired = DesiredState.OFF if gives_back else DesiredState.PAUSE
-    control = WorkerControlRepository(connection)
-    for wish in control.blocking(host_label):
-        is_this = (wish.host_label, wish.queue, wish.desired) == (host_label, "*", desired)
-        if is_this and wish.expires_at is None and lasting is None:
+    control, wish = WorkerControlRepository(connection), _wish_of(connection, host_label)
+    if wish is not None and wish.desired in (desired, DesiredState.OFF):
+        until = None if lasting is None else control.now() + timedelta(seconds=lasting)
+        if wish.expires_at is None or (until is not None and wish.expires_at >= until):
             return wish
     return control.set(host_label, "*", desired, actor=actor, reason=reason or REASON, expires_in=lasting)
 
