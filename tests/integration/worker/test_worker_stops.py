@@ -84,6 +84,27 @@ def test_a_claim_that_meets_a_stop_is_not_begun(qwf_dsn, news):
         assert held.end_at <= time.monotonic() + 30
 
 
+def test_a_wish_that_comes_before_the_first_heartbeat_is_heard(qwf_dsn, conn, monkeypatch):
+    """Its author may have found no such worker meanwhile: it claims nothing before it knows of the wish."""
+    control = WorkerControlRepository(conn)
+    with DeadMan(enabled=False) as deadman:
+        guardian = guardian_of(Identity("late", "fetch", "x", 1), qwf_dsn, deadman)
+
+        def ask(_now: float) -> None:
+            control.set("late", "*", "pause", actor="ann")
+            assert HeartbeatRepository(conn).standing("late") == []
+
+        monkeypatch.setattr(guardian, "_publish", ask)
+        monkeypatch.setattr(guardian, "_round", lambda: None)
+        try:
+            guardian.start()
+            assert (guardian.wish is not None, guardian.is_claiming) == (True, False)
+            guardian.close()
+        finally:
+            guardian.stop_signals.close()
+            control.clear("late", "*", actor="ann")
+
+
 def test_a_stop_that_comes_in_the_last_round_is_told(qwf_dsn, monkeypatch, caplog):
     """An idle worker ends at once: its log says why also where the guarding thread was at something else."""
     caplog.set_level("INFO", "queue_workflows")

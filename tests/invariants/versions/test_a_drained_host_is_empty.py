@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import until
 from support.stages.floor import Floor
 
-from queue_workflows.repositories import HeartbeatRepository
+from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
+from queue_workflows.views.workers.drain import ask_to_drain, read_drain
 
 
 def drain(floor: Floor, *options: str, status: int = 0) -> Said:
@@ -51,6 +54,26 @@ def test_a_host_is_empty_when_its_last_job_is_over(floor: Floor) -> None:
         floor.until_completed(last)
 
 
+def test_a_wish_that_is_over_proves_nothing(floor: Floor) -> None:
+    """A worker that is idle then may claim at any moment: who waits is told so, and not that it is empty."""
+    with floor.worker(QWF_HOST_LABEL="old"):
+        job = floor.enqueue(gated=True)
+        floor.until_begun(job, 1)
+        wish = ask_to_drain(floor.connection, "old", gives_back=False, lasting=60.0, actor="ann", reason=None)
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(drain, floor, "old", "--wait", "--for", "1h", status=1)
+            looks = "SELECT count(*) FROM worker_control WHERE expires_at > now() + interval '30 minutes'"
+            until(lambda: floor.connection.execute(looks).fetchone() == (1,))
+            WorkerControlRepository(floor.connection).clear("old", "*", actor="ann")
+            assert "the wish is over, so workers of old may claim: 1 job" in waits.result().stderr
+        floor.ledger.open_gate(job, 1)
+        floor.until_completed(job)
+        until(lambda: states(floor) == {"old": "idle"})
+        seen = read_drain(floor.connection, wish, stale_s=60)
+        assert (seen.is_over, seen.is_empty, len(seen.behind)) == (True, False, 1)
+    assert "give a longer --for" in drain(floor, "old", "--wait", "--for", "1m", status=2).stderr
+
+
 def test_jobs_may_be_given_back_at_once(floor: Floor) -> None:
     """Uncounted, for another host; for programs all of it is one document."""
     with floor.worker(QWF_HOST_LABEL="old"):
@@ -61,6 +84,33 @@ def test_jobs_may_be_given_back_at_once(floor: Floor) -> None:
         wish = {name: told["wish"][name] for name in ("host_label", "queue", "desired", "reason")}
         assert wish == {"host_label": "old", "queue": "*", "desired": "off", "reason": "drained"}
         assert floor.standing(job) == ("queued", 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "is_kept"),
+    [
+        (("off", None), (False, 3600.0), True),
+        (("pause", None), (False, 3600.0), True),
+        (("off", 7200.0), (True, 3600.0), True),
+        (("pause", None), (True, None), False),
+        (("pause", 60.0), (False, 3600.0), False),
+        (("off", 60.0), (False, None), False),
+    ],
+)
+def test_a_wish_that_asks_for_more_is_kept(
+    floor: Floor, there: tuple[str, float | None], asked: tuple[bool, float | None], is_kept: bool
+) -> None:
+    """It is another operator's, and a drain for an hour does not end what was to last."""
+    HeartbeatRepository(floor.connection).beat(
+        "old:fetch:1", host_label="old", queue="fetch", pid=1, state="idle"
+    )
+    control = WorkerControlRepository(floor.connection)
+    before = control.set("old", "*", there[0], actor="ann", expires_in=there[1])
+    wish = ask_to_drain(
+        floor.connection, "old", gives_back=asked[0], lasting=asked[1], actor="bob", reason=None
+    )
+    now = (wish.version, wish.actor, wish.desired) == (before.version, "ann", there[0])
+    assert (now, [one.version for one in control.blocking("old")]) == (is_kept, [wish.version])
 
 
 def test_a_host_that_nobody_knows_is_refused(floor: Floor) -> None:

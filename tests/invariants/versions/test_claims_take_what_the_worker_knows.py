@@ -12,6 +12,7 @@ from support.processes.commands import qwf_here
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, jobs_of
 
+from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
 OLD, NEW = "support.versions.app_one", "support.versions.app_two"
@@ -109,6 +110,22 @@ def test_what_nobody_alive_knows_is_on_hold_and_explained(qwf_dsn: str, jobs: Jo
             assert new.wait(150) == 0
         again = enqueue(jobs, 3, "added")
         until(lambda: "app 1.9 did until 2" in said_of(jobs, qwf_dsn, again[0]))
+
+
+def test_what_is_listed_and_not_found_is_lacked_until_it_comes_anew(qwf_dsn: str) -> None:
+    """As a file that is there and cannot be imported; else workers of the same code hand its jobs around."""
+    listed = ["draw", "plan"]
+    published = PublishedNames("cpu", None, lambda: (listed, False))
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        published.keep(connection)
+        assert published.lack("draw")
+        published.keep(connection)
+        assert published.lacked == ("draw",)
+        listed.remove("draw")
+        published.keep(connection)
+        listed.append("draw")
+        published.keep(connection)
+        assert published.lacked == ()
 
 
 def test_a_worker_publishes_what_it_knows_once(qwf_dsn: str, jobs: Jobs) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ def test_the_modules_of_a_package_are_found_by_their_files(package: Path) -> Non
     """Whether or not there is an `__init__`, and the package itself is not imported either."""
     assert modules_below("shop_nodes") == (("film", "film.cut", "film.deep", "film.deep.mix", "plan"), True)
     assert [name for name in sys.modules if name.startswith("shop_nodes.")] == []
+
+
+def test_files_that_nobody_can_import_are_no_modules(package: Path) -> None:
+    """A copy, an extension for another interpreter, a name that no document may have: none is told."""
+    for name in ("draw.bak.py", "mix.cpython-27-other.so", "fa\u00e7ade.py", f"fast{EXTENSION_SUFFIXES[0]}"):
+        (package / name).write_text("")
+    (package / "old.copy").mkdir()
+    assert modules_below("shop_nodes")[0] == (
+        "fast",
+        "film",
+        "film.cut",
+        "film.deep",
+        "film.deep.mix",
+        "plan",
+    )
 
 
 def test_of_a_package_with_more_modules_than_are_told_there_are_others(package: Path) -> None:

@@ -207,8 +207,14 @@ def drain(
 
     Without HOST it is the one that this command runs on. It is a wish like a pause, so it holds for workers
     that start there as well: `qwf workers on HOST '*'` takes it back. Ends with 0 only if no worker of the
-    host holds a job; with 1 if some still do, with 73 if they still do when the time to --wait is over.
+    host holds a job; with 1 if some still do or the wish is over, as it was taken back or by --for, so that
+    workers claim again; with 73 if some still do when the time to --wait is over.
     """
+    if wait and lasting is not None and timeout > lasting:
+        raise click.UsageError(
+            f"--wait goes on for {say_span(timeout)}, and the wish is over after {say_span(lasting)}: "
+            "give a longer --for, or a shorter --timeout"
+        )
     settings = effective_settings()
     host, stale_s = host or settings.host_label, settings.stale_heartbeat_s
     with operators_connection(invocation) as connection:
@@ -226,13 +232,13 @@ def drain(
         _say_how_far(seen)
     if seen.is_empty:
         return ExitCode.DONE
-    return ExitCode.DEADLINE if wait else ExitCode.FAILED
+    return ExitCode.DEADLINE if wait and not seen.is_over else ExitCode.FAILED
 
 
 def _drained(look: Callable[[], HostDrain], timeout_s: float, *, tells: bool) -> HostDrain:
-    """Look until the host is empty, or the time is over."""
+    """Look until the host is empty, the time is over, or the wish."""
     until, told = time.monotonic() + timeout_s, ""
-    while not (seen := look()).is_empty and time.monotonic() < until:
+    while not (seen := look()).is_empty and not seen.is_over and time.monotonic() < until:
         if tells and (news := _left(seen)) != told:
             say(f"waiting for {news}")
             told = news
@@ -245,6 +251,9 @@ def _say_how_far(seen: HostDrain) -> None:
         say(f"not waited for, as nothing is heard of them: {_names(seen.silent)}")
     if seen.is_empty:
         click.echo(f"{seen.host_label} is empty: no worker there holds a job, and none will claim one")
+    elif seen.is_over:
+        left = _left(seen)
+        say(f"the wish is over, so workers of {seen.host_label} may claim" + (f": {left}" if left else ""))
     else:
         say(f"{seen.host_label} is not empty: {_left(seen)}")
 

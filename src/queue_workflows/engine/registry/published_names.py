@@ -14,8 +14,10 @@ import hashlib
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ import psycopg
 from psycopg import errors
 
 from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES, current_config
+from queue_workflows.engine.registry.node_modules import PART
 from queue_workflows.engine.registry.tasks import current_tasks
 from queue_workflows.repositories.workers.code import WorkerCodeRepository
 from queue_workflows.settings import Settings
@@ -39,7 +42,9 @@ MOST: Final = 2_000
 # So many names that are not known here are passed by; jobs of further ones are put on hold as they come.
 MOST_LACKED: Final = 200
 _DEEPEST: Final = 8
-_SUFFIXES: Final = (".py", ".pyc", ".so", ".pyd")
+# Those that this interpreter imports: an extension that was built for another is no module here.
+_SUFFIXES: Final = tuple(all_suffixes())
+_PART: Final = re.compile(PART, re.ASCII)
 
 
 class PublishedNames:
@@ -59,6 +64,7 @@ class PublishedNames:
         self._look = names
         self._now = now
         self._known: tuple[tuple[str, ...], bool] | None = None
+        self._seen: frozenset[str] = frozenset()
         self._digest: str | None = None
         self._due = 0.0
         # Names that were met and are not known here, in the order in which they were met.
@@ -91,11 +97,13 @@ class PublishedNames:
     def keep(self, connection: psycopg.Connection[Any]) -> float:
         """Publish what is known, if that is new, and say now and then that it still is; when to come again.
 
-        What is registered later, while jobs run, is no longer lacked.
+        What is registered later, while jobs run, is no longer lacked. What was listed before and is lacked
+        all the same cannot be imported: to claim its jobs once more would find nothing again.
         """
         names, is_open = self._look()
         known = tuple(sorted(names))
-        self.find(known)
+        before, self._seen = self._seen, frozenset(known)
+        self.find(self._seen - before)
         now = self._now()
         is_new = (known, is_open) != self._known
         if not is_new and now < self._due:
@@ -178,12 +186,18 @@ def _below(directory: Path, prefix: str, levels: int) -> Iterator[str]:
     except OSError:
         return
     for entry in entries:
-        name = entry.name.partition(".")[0]
-        if not name.isidentifier() or name.startswith("_"):
-            continue
         if entry.is_dir():
+            if _PART.fullmatch(entry.name):
+                yield prefix + entry.name
+                if levels:
+                    yield from _below(Path(entry.path), f"{prefix}{entry.name}.", levels - 1)
+        elif (name := _module_of(entry.name)) is not None:
             yield prefix + name
-            if levels:
-                yield from _below(Path(entry.path), f"{prefix}{name}.", levels - 1)
-        elif entry.name.endswith(_SUFFIXES):
-            yield prefix + name
+
+
+def _module_of(file: str) -> str | None:
+    """The name of the module that a file is imported as, if any name in a row may lead there."""
+    for suffix in _SUFFIXES:
+        if file.endswith(suffix) and _PART.fullmatch(name := file.removesuffix(suffix)):
+            return name
+    return None

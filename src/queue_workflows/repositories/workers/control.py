@@ -162,6 +162,11 @@ class WorkerControlRepository(Repository["WorkerControl"]):
             return 0
         return len(self._sql.rows(FORGET_LAPSED, params))
 
+    def now(self) -> datetime:
+        """The server's time, by which wishes run out."""
+        moment: datetime = self._sql.rows("SELECT statement_timestamp()", {})[0][0]
+        return moment
+
     def version(self) -> int:
         """The latest change; a worker with as much in its heartbeat has seen it."""
         return int(self._sql.rows(f"SELECT {VERSION}", {})[0][0])

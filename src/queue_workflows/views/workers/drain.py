@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -34,7 +35,8 @@ MOST_JOBS: Final = 100
 class HostDrain:
     """How far a host is: `held` jobs run there, `jobs` are those that run longest.
 
-    The workers that are `behind` are heard of and may still claim; `silent` ones are not heard of.
+    The workers that are `behind` are heard of and may still claim; `silent` ones are not heard of. Once the
+    wish `is_over`, as it ran out or was taken back, workers claim again as they like.
     """
 
     host_label: str
@@ -43,11 +45,12 @@ class HostDrain:
     jobs: Sequence[JobAtWork]
     behind: Sequence[Standing]
     silent: Sequence[Standing]
+    is_over: bool
 
     @property
     def is_empty(self) -> bool:
         """Whether no worker of the host holds a job, and none that lives will claim one."""
-        return not self.held and not self.behind
+        return not self.held and not self.behind and not self.is_over
 
 
 def ask_to_drain(
@@ -61,15 +64,16 @@ def ask_to_drain(
 ) -> WorkerControl:
     """Ask all workers of a host to claim nothing more, and to end or give back their jobs.
 
-    A host that was asked for as much already is not asked anew: workers need not hear of it once more.
+    What is asked of it already for longer, and as strictly, is kept: it may be somebody else's, and workers
+    need not hear of it once more.
     """
     if host_label == "*" or not _is_known(connection, host_label):
         raise UnknownHost(host_label)
     desired = DesiredState.OFF if gives_back else DesiredState.PAUSE
-    control = WorkerControlRepository(connection)
-    for wish in control.blocking(host_label):
-        is_this = (wish.host_label, wish.queue, wish.desired) == (host_label, "*", desired)
-        if is_this and wish.expires_at is None and lasting is None:
+    control, wish = WorkerControlRepository(connection), _wish_of(connection, host_label)
+    if wish is not None and wish.desired in (desired, DesiredState.OFF):
+        until = None if lasting is None else control.now() + timedelta(seconds=lasting)
+        if wish.expires_at is None or (until is not None and wish.expires_at >= until):
             return wish
     return control.set(host_label, "*", desired, actor=actor, reason=reason or REASON, expires_in=lasting)
 
@@ -84,10 +88,11 @@ def read_drain(connection: psycopg.Connection[Any], wish: WorkerControl, *, stal
     """How far the host of this wish is.
 
     What is claimed is read after what workers say: one that obeys says so when it will claim nothing more.
+    Whether the wish still holds is read last, as it says nothing of a moment after it.
     """
     host = wish.host_label
     workers = [one for one in HeartbeatRepository(connection).standing(host) if not one.is_quarantined]
-    behind = [one for one in workers if one.obedience(wish.version) is not Obedience.OBEYED]
+    behind = [one for one in workers if _may_claim(one, wish.version)]
     at_work = AtWorkRepository(connection)
     jobs = at_work.on(host, limit=MOST_JOBS)
     return HostDrain(
@@ -97,7 +102,24 @@ def read_drain(connection: psycopg.Connection[Any], wish: WorkerControl, *, stal
         jobs,
         [one for one in behind if one.age_s <= stale_s],
         [one for one in workers if one.age_s > stale_s],
+        is_over=_wish_of(connection, host) is None,
     )
+
+
+def _may_claim(worker: Standing, version: int) -> bool:
+    """Whether it was not asked to stop claiming, or has not done so yet."""
+    asked = worker.control
+    if asked is None or asked.desired is DesiredState.ON:
+        return True
+    return worker.obedience(version) is not Obedience.OBEYED
+
+
+def _wish_of(connection: psycopg.Connection[Any], host_label: str) -> WorkerControl | None:
+    """The wish for all queues of this very host, if it holds."""
+    for wish in WorkerControlRepository(connection).blocking(host_label):
+        if (wish.host_label, wish.queue) == (host_label, "*"):
+            return wish
+    return None
 
 
 def json_of(seen: HostDrain) -> dict[str, Any]:
@@ -109,6 +131,7 @@ def json_of(seen: HostDrain) -> dict[str, Any]:
         "jobs": [job_json(one) for one in seen.jobs],
         "behind": [one.worker_id for one in seen.behind],
         "silent": [one.worker_id for one in seen.silent],
+        "over": seen.is_over,
         "wish": wish_json(seen.wish),
     }
 

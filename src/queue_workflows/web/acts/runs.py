@@ -231,6 +231,7 @@ def _retry(connection: Connection, asked: Asked, by: By, _settings: Settings) ->
             dry_run=False,
             actor=by.actor,
             reason=by.reason,
+            several=asked.where is not None,
         ):
             is_left = isinstance(one, Refusal)
             line = _line(one.run_id, said_of_retry(one, dry_run=False))

@@ -194,6 +194,8 @@ class Guardian:
         self._watch(now)
         self._publish(now)
         self._tell(now)
+        # Only from here on is this worker seen by those that ask for something and then look at all workers.
+        self._watch(now)
         self._see_to_declarations(now)
         if not self.identity.part:
             # A drain would else find nothing, and leave what is taken back a moment later.
