@@ -140,3 +140,18 @@ def test_a_run_that_moves_makes_the_looks_quick(
         run = start_run(ONE_NODE, conn=eyes).id
         until(lambda: eyes.execute("SELECT 1 FROM workflow_node_jobs WHERE run_id = %s", (run,)).fetchone())
         assert wire.quick(RUNS) < before / 2
+
+
+@pytest.mark.slow
+def test_a_task_that_it_lacks_makes_no_look_quick(
+    pooled: str, wire: Wire, eyes: psycopg.Connection[Any]
+) -> None:
+    """A worker asks now and then whether another one knows it by now, which is no news to its looks."""
+    with running_worker(pooled, *SOLO, **NO_POLL):
+        enqueue(eyes, "nobody knows this")
+        until(lambda: len(wire.at(KNOWN)) == 1)
+        before = wire.slow(CLAIM)
+        until(lambda: len(wire.at(KNOWN)) == 2)
+        # A look or two belong to the question itself.
+        wire.pauses(CLAIM, 2)
+        assert min(wire.pauses(CLAIM, 3)) > before / 2
