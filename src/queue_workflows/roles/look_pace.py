@@ -33,6 +33,10 @@ class LookPace:
         self._since = now
         self._pause = FIRST_LOOK_S
 
+    def idles(self) -> None:
+        """A wait begins, which is no news: only what was written before may still commit without a wake."""
+        self._pause = FIRST_LOOK_S
+
     def pause(self, now: float, *, hears: bool, others: int = 0) -> float:
         """How long until the next look; `hears` where LISTEN works, `others` is how many more look here."""
         if hears:

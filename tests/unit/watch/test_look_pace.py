@@ -63,3 +63,13 @@ def test_where_wakes_come_each_pause_is_twice_the_last() -> None:
     assert [pace.pause(0.0, hears=True) for _ in range(3)] == [FIRST_LOOK_S * times for times in (1, 2, 4)]
     pace.found(0.0)
     assert pace.pause(0.0, hears=True) == FIRST_LOOK_S
+
+
+def test_another_wait_is_no_news() -> None:
+    """Past a proxy the looks stay as rare as they had become; where wakes come they begin anew."""
+    pace = LookPace(0.0)
+    assert pace.pause(60.0, hears=False) > POLL_S
+    pace.pause(60.0, hears=True)
+    pace.idles()
+    assert pace.pause(60.0, hears=False) > POLL_S
+    assert pace.pause(60.0, hears=True) == FIRST_LOOK_S

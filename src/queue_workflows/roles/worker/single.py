@@ -55,6 +55,7 @@ class Worker(WorkerBase):
         self._lifecycle.fetch_at_start()
         self._guardian.is_claiming = True
         self._suspects_turn.comes(time.monotonic())
+        self._look_pace.found(time.monotonic())
         while (status := self._lifecycle.reason_to_stop()) is None:
             if self._guardian.wish is not None:
                 self._lifecycle.park(self._guardian.wish)
@@ -70,7 +71,9 @@ class Worker(WorkerBase):
             elif job is None and self._marks.empty:
                 return ExitCode.DONE
             while job is not None:
-                if (job := self._work(job)) is not None:
+                job = self._work(job)
+                self._look_pace.found(time.monotonic())
+                if job is not None:
                     self._lifecycle.leave_idle()
         return status
 
@@ -114,7 +117,7 @@ class Worker(WorkerBase):
         is_known = self._would_be_woken()
         if self._advertise():
             is_known = False
-        self._look_pace.found(time.monotonic())
+        self._look_pace.idles()
         while self._lifecycle.may_claim() and not self._unknown.is_due(time.monotonic()):
             is_offered = self._lifecycle.fetch_again(time.monotonic())
             # A short claim with marks proves nothing: the next one looks at everything.

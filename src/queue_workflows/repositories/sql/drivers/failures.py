@@ -26,6 +26,11 @@ _PREPARE_NOTHING: Final = (
     " create_engine(…, connect_args={'prepare_threshold': None})"
 )
 _PREPARE_NOTHING_ASYNCPG: Final = "have it prepare nothing: asyncpg.connect(…, statement_cache_size=0)"
+# SQLAlchemy keeps statements of its own beside those that asyncpg keeps, and gives them names.
+_PREPARE_NOTHING_ASYNCPG_ENGINE: Final = (
+    "have it prepare nothing: create_async_engine(…, connect_args={'statement_cache_size': 0,"
+    " 'prepared_statement_cache_size': 0, 'prepared_statement_name_func': str})"
+)
 _UPGRADE: Final = "run `qwf db upgrade` on it, then `qwf db check`, which names what is missing"
 
 
@@ -53,11 +58,16 @@ def _is_of_another_session(state: str | None, error: Exception) -> bool:
 
 
 def _sessions_not_kept(error: Exception) -> SessionsNotKept:
-    is_asyncpg = type(_drivers_own(error)).__module__.startswith("asyncpg")
+    module = type(_drivers_own(error)).__module__
+    advice = _PREPARE_NOTHING
+    if module.startswith("sqlalchemy.dialects.postgresql.asyncpg"):
+        advice = _PREPARE_NOTHING_ASYNCPG_ENGINE
+    elif module.startswith("asyncpg"):
+        advice = _PREPARE_NOTHING_ASYNCPG
     return SessionsNotKept(
         "a pooling proxy gave this connection another session than the one that its statements were prepared"
         f" in: {_first_line(error)}",
-        advice=_PREPARE_NOTHING_ASYNCPG if is_asyncpg else _PREPARE_NOTHING,
+        advice=advice,
     )
 
 
