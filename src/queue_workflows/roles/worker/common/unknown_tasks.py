@@ -71,7 +71,7 @@ class UnknownTasks:
         """Leave these jobs to those that know them, or put them on hold until somebody does."""
         try:
             did = self._settle(worker_connection)
-        except errors.InsufficientPrivilege as refused:
+        except (errors.InsufficientPrivilege, errors.UndefinedTable) as refused:
             _log.error("%s; apply docs/deploy/grants.sql after an upgrade", " ".join(str(refused).split()))
             did = 0
         except DATABASE_AWAY as exc:
