@@ -96,7 +96,7 @@ def test_a_claim_reads_a_bounded_number_of_rows(
 def test_a_claim_that_passes_a_crowd_reads_it_once_by_each_way(
     crowded: Jobs, mode: str, first: First
 ) -> None:
-    """Which are three: by age, by its model, by what the host prefers. No node that others know is put aside."""
+    """Which are three: by age, by its model, by what the host prefers: none of it is put aside."""
     preference = Preference(warm=WARM, oldest=PRIORITIES, yield_s=1.0, first=first)
     params = claim_params("gpu", preference, "w", 30.0) | {"but": texts(["lacked"])}
     with crowded.connection.transaction(force_rollback=True):
