@@ -165,7 +165,7 @@ def modules_below(package: str) -> tuple[tuple[str, ...], bool]:
     try:
         spec = find_spec(package)
     except (Exception, SystemExit):
-        # The packages above it are imported, whose code may raise anything: a job that needs them says so.
+        # This imports the packages above it, which may raise anything: a job that needs them says so.
         spec = None
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
     names: set[str] = set()
