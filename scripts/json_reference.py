@@ -27,6 +27,7 @@ from queue_workflows.demo import Outcome as Story
 from queue_workflows.drawing.changes import Change
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.errors.workflows import Problem
+from queue_workflows.repositories.workers.code import CodeOfWorkers
 from queue_workflows.roles.janitor.process import Outcome as Look
 from queue_workflows.states import DesiredState
 from queue_workflows.views.json_values import named
@@ -86,10 +87,15 @@ PLAIN: Final[dict[Any, Any]] = {
     Any: Free(),
     object: Free(),
 }
+_CODE: Final = {"text": CodeOfWorkers("text", "text", "text", ["text"], False, NOW, NOW)}
 # Fields of which the type alone says too little.
 FIELDS: Final[dict[str, Any]] = {
     "desired": DesiredState.PAUSE.value,
     "cached_models": ["text"],
+    # A worker that tells what it knows: the digest leads to its content.
+    "Standing.versions": dict.fromkeys(("queue_workflows", "python", "app", "code"), "text"),
+    "WorkerList.code": _CODE,
+    "HostView.code": _CODE,
     # What a page goes on reading with; no part of an answer.
     "reader": None,
     "HostReading.reading": {"machine": {}, "containers": None, "devices": [{"id": "text"}], "troubles": []},

@@ -15,11 +15,13 @@ from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.claims.claim_by_model import (
     CLAIM_WARM,
+    CLAIM_WARM_BUT,
     LOOKED_AT,
     First,
     Preference,
     claim_params,
 )
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 
 TABLE = "workflow_node_jobs"
@@ -34,6 +36,14 @@ OVER = """
     INSERT INTO workflow_node_jobs
         (run_id, node_id, map_index, queue, status, claimed_by, attempt, finished_at)
     SELECT %s, 'over', n, 'gpu', 'completed', 'w', 1, now() FROM generate_series(1, %s) AS n
+"""
+# More than others would put on hold, of one module with a loaded model, before all else.
+CROWD = 3_000
+LACKED = """
+    INSERT INTO workflow_node_jobs
+        (run_id, node_id, map_index, queue, priority, host_priority, required_model, node_module)
+    SELECT run_id, 'lacked', map_index, queue, 9, host_priority, 'm7', 'lacked' FROM workflow_node_jobs
+    WHERE queue = 'gpu' AND status = 'queued' ORDER BY map_index LIMIT %s
 """
 ELSEWHERE = STORE.replace("'gpu'", "'cpu'").replace("'n'", "'c'")
 PINNED = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
@@ -78,6 +88,26 @@ def test_a_claim_reads_a_bounded_number_of_rows(
     used = {node["Index Name"] for node in scans if "Index Name" in node}
     assert used >= {f"ix_{TABLE}_model_{first}", f"ix_{TABLE}_any_{first}"}
     assert plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"] < 2_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("first", ["high", "low"])
+def test_a_claim_that_passes_a_crowd_reads_it_once_by_each_way(
+    crowded: Jobs, mode: str, first: First
+) -> None:
+    """Which are three: by age, by its model, by what the host prefers: none of it is put aside."""
+    preference = Preference(warm=WARM, oldest=PRIORITIES, yield_s=1.0, first=first)
+    params = claim_params("gpu", preference, "w", 30.0) | {"but": texts(["lacked"])}
+    with crowded.connection.transaction(force_rollback=True):
+        crowded.connection.execute("SET LOCAL session_replication_role = replica")
+        crowded.connection.execute(LACKED, [CROWD])
+        plan = explain(crowded.connection, mode, CLAIM_WARM_BUT[first], params, PINNED)
+    scans = [node for node in plan if node.get("Relation Name") == TABLE and "Scan" in node["Node Type"]]
+    assert "Seq Scan" not in {node["Node Type"] for node in scans}
+    assert CROWD <= sum(read_by(node) for node in scans) <= 3 * CROWD + (len(WARM) + 4) * LOOKED_AT
+    (locked,) = [node for node in plan if node["Node Type"] == "LockRows"]
+    assert locked["Actual Rows"] * locked["Actual Loops"] == 1
 
 
 def read_by(node: dict[str, Any]) -> float:

@@ -343,6 +343,22 @@ def test_unknown_tasks_are_put_aside_together(qwf_dsn, jobs):
     assert sum(row.attempt for row in rows) == 1
 
 
+def test_a_worker_goes_on_where_it_cannot_be_told_what_others_know(qwf_dsn, conn, jobs):
+    """As while a revision is taken back under it: what it does not know is put aside as it comes."""
+    with running_worker(qwf_dsn, *SOLO, QWF_APP="support.processes.programs") as worker:
+        until(lambda: [beat.state for beat in HeartbeatRepository(conn).list()] == ["idle"])
+        conn.execute("ALTER TABLE worker_code RENAME TO worker_code_away")
+        try:
+            for name in ("note", "wait"):
+                job = enqueue(jobs, name)
+                until(
+                    lambda job=job: jobs.fetch(job).hold_reason == "unknown_task" or worker.poll() is not None
+                )
+                assert (jobs.fetch(job).hold_reason, worker.poll()) == ("unknown_task", None)
+        finally:
+            conn.execute("ALTER TABLE worker_code_away RENAME TO worker_code")
+
+
 @pytest.mark.slow
 def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
     """A starting worker fetches the node jobs whose module it knows, and no others."""

@@ -128,6 +128,31 @@ def test_what_is_listed_and_not_found_is_lacked_until_it_comes_anew(qwf_dsn: str
         assert published.lacked == ()
 
 
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (("idle",), "the only one alive may know it, and take it within a minute"),
+        (("idle", "paused"), "2 of 2 that are alive may know it, and take it within a minute"),
+        (
+            ("paused", "parked"),
+            "2 of 2 that are alive may know it, and take it once on again: ",
+        ),
+    ],
+)
+def test_a_job_that_only_paused_workers_know_waits_for_their_operator(
+    qwf_dsn: str, jobs: Jobs, states: tuple[str, ...], said: str
+) -> None:
+    """It is said that those would take it, and that none of them does for now."""
+    for number, state in enumerate(states):
+        HeartbeatRepository(jobs.connection).beat(
+            f"one:{jobs.queue}:{number}", host_label="one", queue=jobs.queue, pid=1, state=state
+        )
+    (job,) = enqueue(jobs, 1, "added")
+    reason = "unknown_module" if jobs.family == "node" else "unknown_task"
+    jobs.repository.put_aside(jobs.queue, ["added"], reason=reason, delay_s=60)
+    assert said in said_of(jobs, qwf_dsn, job)
+
+
 def test_a_worker_publishes_what_it_knows_once(qwf_dsn: str, jobs: Jobs) -> None:
     """One row for all workers that run the same code; the list has the version, and how much each knows."""
     with worker(qwf_dsn, jobs, OLD), worker(qwf_dsn, jobs, OLD, QWF_HOST_LABEL="other"):

@@ -51,6 +51,8 @@ def test_the_committed_pages_are_up_to_date() -> None:
         ("docs/reference/exit-codes.md", "| 79 |", "| 78 |"),
         ("docs/reference/telemetry.md", "`qwf_job_wait_duration_seconds`", "`qwf_job_wait`"),
         ("docs/reference/workflow.schema.json", "fail_fast", "fail_slow"),
+        ("docs/reference/json.md", "| `workers[].knows` | array |", "| `workers[].knows` | null |"),
+        ("docs/reference/json.md", "| `app_version` | text |", "| `app_version` | null |"),
         ("docs/reference/statements.md", "FOR NO KEY UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"),
         ("docs/reference/statements.md", "- `claimed`: the next jobs", "- `claimed`: the last jobs"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import invalidate_caches
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -56,6 +57,14 @@ def test_of_a_package_with_more_modules_than_are_told_there_are_others(package: 
 def test_a_package_that_is_not_there_may_have_anything() -> None:
     """Only a look finds out."""
     assert modules_below("no.such.package") == ((), False)
+
+
+def test_a_package_below_one_that_is_broken_may_have_anything(package: Path) -> None:
+    """To look for it imports what is above it, which may raise anything: its jobs fail of that, no worker."""
+    for broken in ("RuntimeError('away')", "SystemExit(3)"):
+        (package / "film" / "__init__.py").write_text(f"raise {broken}")
+        invalidate_caches()
+        assert modules_below("shop_nodes.film.deep") == ((), False)
 
 
 def test_a_bounded_number_of_names_is_passed_by() -> None:

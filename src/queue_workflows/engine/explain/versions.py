@@ -27,9 +27,12 @@ def text_of(code: str, name: str | None, knowing: KnowingWorkers) -> str:
     """Which workers know it now, and which version did last."""
     what = f"the {_WHAT[code]} {name!r}"
     if knowing.knowing:
+        begins = "within a minute"
+        if knowing.resting == knowing.knowing:
+            begins = "once on again: what may know it is paused or off"
         return (
             f"a worker that does not know {what} put it aside; {_workers(knowing)} may know it,"
-            " and take it within a minute"
+            f" and take it {begins}"
         )
     return f"no worker alive knows {what}{_before(knowing)}: start one that does, it then runs at once"
 
@@ -52,6 +55,7 @@ def data_of(knowing: KnowingWorkers) -> dict[str, Any]:
     return {
         "workers_alive": knowing.workers,
         "workers_knowing": knowing.knowing,
+        "workers_resting": knowing.resting,
         "app_version": knowing.app_version,
         "known_until": knowing.until,
     }

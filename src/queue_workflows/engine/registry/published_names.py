@@ -164,7 +164,8 @@ def modules_below(package: str) -> tuple[tuple[str, ...], bool]:
 
     try:
         spec = find_spec(package)
-    except (ImportError, ValueError):
+    except (Exception, SystemExit):
+        # This imports the packages above it, which may raise anything: a job that needs them says so.
         spec = None
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
     names: set[str] = set()

@@ -49,7 +49,8 @@ DELETE FROM worker_code WHERE digest = ANY (ARRAY(SELECT digest FROM beyond))
     AND NOT EXISTS (SELECT FROM worker_heartbeats WHERE versions ->> 'code' = worker_code.digest)
 RETURNING digest
 """.replace("{kept}", str(KEPT))
-# A worker that may claim from the queue, by its last beat.
+# A worker that claims from the queue, by its last beat, or will once its operator wants it on again: what a
+# paused one knows is waited for, as a pause is to change nothing else.
 _IS_ALIVE: Final = """worker.queue = {queue} AND worker.state NOT IN ('quarantined', 'stopping')
         AND worker.last_seen > statement_timestamp() - make_interval(secs => %(stale_s)s::float8)"""
 # A worker of an engine that publishes nothing may know everything. What is looked up by a function of the
@@ -71,15 +72,17 @@ WHERE EXISTS (
     .replace("{queue}", "%(queue)s::text")
     .replace("{name}", "met.name")
 )
-# asked: the names, each on a queue. alive: how many workers that has, and how many of them may know the name.
+# asked: the names, each on a queue. alive: how many workers that has, how many of them may know the name, and
+# how many of those are paused or off.
 # last: the content with the name that was seen last, by itself or by a worker that has it, or had until it
 # went silent.
 WHICH_KNOW: Final = (
     """
-SELECT asked.queue, asked.name, alive.workers, alive.knowing, last.app_version, last.until
+SELECT asked.queue, asked.name, alive.workers, alive.knowing, alive.resting, last.app_version, last.until
 FROM unnest(%(queues_known)s::text[], %(names_known)s::text[]) AS asked (queue, name)
 CROSS JOIN LATERAL (
-    SELECT count(*) AS workers, count(*) FILTER (WHERE {may_know}) AS knowing
+    SELECT count(*) AS workers, count(*) FILTER (WHERE {may_know}) AS knowing,
+        count(*) FILTER (WHERE worker.state IN ('paused', 'parked') AND {may_know}) AS resting
     FROM worker_heartbeats AS worker
     LEFT JOIN worker_code AS code ON code.digest = worker.versions ->> 'code'
     WHERE {is_alive}
@@ -118,10 +121,14 @@ class CodeOfWorkers(NamedTuple):
 
 
 class KnowingWorkers(NamedTuple):
-    """How many workers of a queue live, how many of them may know a name, and which version did last."""
+    """How many workers of a queue live, how many of them may know a name, and which version did last.
+
+    Of those that may know it some are `resting`: they claim nothing until they are on again.
+    """
 
     workers: int
     knowing: int
+    resting: int
     # Whether any version that is remembered knew it; it may have said no version.
     was_known: bool
     app_version: str | None
@@ -131,8 +138,10 @@ class KnowingWorkers(NamedTuple):
     def by_name(cls, rows: Rows) -> dict[tuple[str, str], KnowingWorkers]:
         """The rows of `WHICH_KNOW`, by queue and name."""
         return {
-            (queue, name): cls(int(workers), int(knowing), until is not None, app_version, until)
-            for queue, name, workers, knowing, app_version, until in rows
+            (queue, name): cls(
+                int(workers), int(knowing), int(resting), until is not None, app_version, until
+            )
+            for queue, name, workers, knowing, resting, app_version, until in rows
         }
 
 

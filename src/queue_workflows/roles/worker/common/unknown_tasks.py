@@ -8,7 +8,9 @@
 
 So a name costs each worker that lacks it one claim, and no job goes to and fro. Jobs that are passed by are
 still read by each claim that looks at everything: a crowd of a task at the head of the queue is put on hold
-as well, and workers that know the task fetch it page by page (`fetch_size`).
+as well, and workers that know the task fetch it page by page (`fetch_size`). A crowd of node jobs stays in
+the queue, and is read: a worker that knows their module fetches all that is on hold at once, so that they
+would go to and fro.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class UnknownTasks:
         """Leave these jobs to those that know them, or put them on hold until somebody does."""
         try:
             did = self._settle(worker_connection)
-        except errors.InsufficientPrivilege as refused:
+        except (errors.InsufficientPrivilege, errors.UndefinedTable) as refused:
             _log.error("%s; apply docs/deploy/grants.sql after an upgrade", " ".join(str(refused).split()))
             did = 0
         except DATABASE_AWAY as exc:
@@ -102,7 +104,7 @@ class UnknownTasks:
             did = repository.put_aside(self._queue, nobodys, reason=self._reason, delay_s=UNKNOWN_DELAY_S)
             self._aside |= nobodys
         if known and repository.family is INGEST:
-            # Workers of ingest jobs fetch these as they need them.
+            # Workers of ingest jobs fetch these as they need them; those of node jobs take all at once.
             crowd = repository.put_aside(
                 self._queue, known, reason=self._reason, delay_s=UNKNOWN_DELAY_S, crowd=CROWD
             )
