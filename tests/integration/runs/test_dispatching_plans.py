@@ -208,7 +208,7 @@ def test_upkeep_reads_what_is_due(crowded, mode: str) -> None:
     assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parked.NEXT_DUE, {}))
     lease = explain(crowded, mode, finished.LEASE, {"lease_s": 60.0})
     assert "ix_workflow_dispatch_events_finished" in indexes(lease)
-    times = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "but": []}
+    times = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "but": [], "since": None}
     old = explain(crowded, mode, retention.OLD_RUNS, times, off=AS_ORCHESTRATORS)
     assert "ix_workflow_runs_finished" in indexes(old)
 
