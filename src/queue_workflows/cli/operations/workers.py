@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operations.worker_lines import (
@@ -211,10 +212,12 @@ def drain(
     workers claim again; with 73 if some still do when the time to --wait is over.
     """
     if wait and lasting is not None and timeout > lasting:
-        raise click.UsageError(
-            f"--wait goes on for {say_span(timeout)}, and the wish is over after {say_span(lasting)}: "
-            "give a longer --for, or a shorter --timeout"
-        )
+        if click.get_current_context().get_parameter_source("timeout") is not ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"--wait goes on for {say_span(timeout)}, and the wish is over after {say_span(lasting)}: "
+                "give a longer --for, or a shorter --timeout"
+            )
+        timeout = lasting
     settings = effective_settings()
     host, stale_s = host or settings.host_label, settings.stale_heartbeat_s
     with operators_connection(invocation) as connection:
