@@ -71,7 +71,8 @@ def test_a_wish_that_is_over_proves_nothing(floor: Floor) -> None:
         until(lambda: states(floor) == {"old": "idle"})
         seen = read_drain(floor.connection, wish, stale_s=60)
         assert (seen.is_over, seen.is_empty, len(seen.behind)) == (True, False, 1)
-    assert "give a longer --for" in drain(floor, "old", "--wait", "--timeout", "5m", "--for", "1m", status=2).stderr
+    refused = drain(floor, "old", "--wait", "--timeout", "5m", "--for", "1m", status=2)
+    assert "give a longer --for" in refused.stderr
 
 
 def test_jobs_may_be_given_back_at_once(floor: Floor) -> None:
