@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-import psycopg
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Match, Route, Router
@@ -59,12 +58,6 @@ from queue_workflows.web.rendering.templates import render_live
 if TYPE_CHECKING:
     from queue_workflows.web.mcp.endpoint import McpEndpoint
 
-# What an older or a newer schema has not.
-_NOT_THERE: Final = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedColumn,
-    psycopg.errors.UndefinedFunction,
-)
 _STREAM: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -302,10 +295,11 @@ class Web:
         parts = {name: str(value) for name, value in request.path_params.items()}
         words = words_of(request)
         settings = self.settings
+        # On a connection of its own, so before a reader has one: behind a small pool it would wait for that.
+        refusal = None if address.is_alone else await asyncio.to_thread(self._opened.schema_refusal)
 
         def look(conn: Any) -> Shown:
-            return self._shown(
-                address,
+            return address.show(
                 Look(
                     conn,
                     settings,
@@ -313,23 +307,15 @@ class Web:
                     words,
                     prefix=request.scope.get("root_path", "").rstrip("/"),
                     doctor=self._opened.last_report.report,
-                    schema_refusal=self._opened.schema_refusal,
+                    schema_refusal=refusal,
                     redaction=self._redaction,
                     as_json=as_json,
-                ),
+                )
             )
 
         if address.is_alone:
             return await self.readers.beside(look)
         return await self.readers.ask(look)
-
-    def _shown(self, address: Address, look: Look) -> Shown:
-        """What a page has to say; where a table or a column is missing, at which revision the schema is."""
-        try:
-            return address.show(look)
-        except _NOT_THERE:
-            self._opened.check_schema()
-            raise
 
     async def preview(self, request: Request) -> Response:
         """What an act would do, before it is done."""

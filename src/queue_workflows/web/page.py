@@ -32,7 +32,7 @@ class Look:
     words: Mapping[str, str]
     prefix: str = ""
     doctor: Callable[[], DatedReport] | None = None
-    schema_refusal: Callable[[], str | None] = lambda: None
+    schema_refusal: str | None = None
     redaction: Redaction = field(default_factory=Redaction)
     # Whether its data alone is wanted, for a program, or else the page alone; None where both may be.
     as_json: bool | None = None
@@ -48,7 +48,7 @@ class Look:
         """What an explanation needs beside the circumstances."""
         yields = 0.0 if self.settings.affinity_max_wait_s == 0 else self.settings.affinity_yield_s
         stale_s, poll_s = self.settings.stale_heartbeat_s, self.settings.poll_s
-        return Knowledge(stale_s, poll_s, self.schema_refusal(), yields)
+        return Knowledge(stale_s, poll_s, self.schema_refusal, yields)
 
     def number(self, name: str, default: int, *, least: int = 1, most: int = MOST_ROWS) -> int:
         """A whole number behind the address, within its bounds."""

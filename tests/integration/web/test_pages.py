@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 from support.rows.every_state import LIMIT, EveryState
 from support.rows.jobs import Jobs
+from support.servers.pgbouncer import PgBouncer
 from support.servers.web_page import OperatorsPage, served_page, text_of
 
 from queue_workflows.cli.main import cli
@@ -268,6 +269,27 @@ def test_a_schema_that_is_behind_says_at_which_revision_it_is(qwf_new_database: 
             assert shown.status_code == 503
             assert "the database schema is at 0025" in text_of(shown)
             assert "does not exist" not in shown.text
+
+
+SINGLE = {"default_pool_size": "1", "query_wait_timeout": "5"}
+
+
+def test_no_look_waits_for_a_connection_that_it_holds(qwf_dsn: str, full: EveryState) -> None:
+    """Behind a pooler with a single one: what is asked of the schema is asked before the page is read."""
+    with PgBouncer(qwf_dsn, "transaction", **SINGLE) as pooler, served_page(pooler.dsn()) as page:
+        assert [page.get(place).status_code for place in ("/", "/jobs", "/runs")] == [200] * 3
+
+
+def test_a_schema_that_is_behind_takes_no_connection_for_each_look(qwf_new_database: Any) -> None:
+    """Nor one while the look still holds the only one that there is."""
+    dsn = emptied(qwf_new_database)
+    migrations.upgrade(dsn, chains=[engine_chain()], revision="0025")
+    with PgBouncer(dsn, "transaction", **SINGLE) as pooler, served_page(pooler.dsn()) as page:
+        first = text_of(page.get("/runs"))
+        connections = pooler.said().count("login attempt")
+        later = [text_of(page.get("/runs")) for _ in range(5)]
+        assert pooler.said().count("login attempt") == connections > 0
+    assert ["the database schema is at 0025" in one for one in (first, *later)] == [True] * 6
 
 
 def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(

@@ -10,7 +10,7 @@ from queue_workflows import clock as time
 from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.listen.listener import Listener
-from queue_workflows.errors import SchemaAhead
+from queue_workflows.errors import SchemaAhead, SchemaError
 from queue_workflows.roles.schema_check import wait_for_schema
 from queue_workflows.roles.worker.single import MIN_SCHEMA
 from queue_workflows.web.database.last_report import LastReport
@@ -25,8 +25,9 @@ class OpenedDatabase:
         self._given = given
         self._guard = threading.Lock()
         self._database: Database | None = given if isinstance(given, Database) else None
+        self._schema_guard = threading.Lock()
         self._schema_seen_at: float | None = None
-        self._schema: str | None = None
+        self._schema: SchemaError | None = None
         self.last_report = LastReport(lambda: self.dsn)
 
     def database(self) -> Database:
@@ -47,15 +48,28 @@ class OpenedDatabase:
         return self.database().connect(autocommit=True)
 
     def schema_refusal(self) -> str | None:
-        """Why workers of this version refuse the schema, as of the last half minute; None if they do not."""
-        now = time.monotonic()
-        if self._schema_seen_at is None or now - self._schema_seen_at > SCHEMA_SEEN_FOR_S:
-            self._schema_seen_at, self._schema = now, _refusal(self.database())
-        return self._schema
+        """Why workers of this version refuse the schema, as of the last half minute; None if they do not.
+
+        For an older one workers wait, and a page that cannot read it says so itself. It is asked on a
+        connection of its own.
+        """
+        refused = self._schema_seen(is_doubted=False)
+        return str(refused) if isinstance(refused, SchemaAhead) else None
 
     def check_schema(self) -> None:
-        """Raise what is wrong with the schema, where it is older or newer than this code can read."""
-        wait_for_schema(self.database(), MIN_SCHEMA, 0)
+        """Raise what was wrong with the schema in the last half minute, where this code cannot read it."""
+        if (refused := self._schema_seen(is_doubted=True)) is not None:
+            raise refused.with_traceback(None)
+
+    def _schema_seen(self, *, is_doubted: bool) -> SchemaError | None:
+        """What is wrong with the schema; seen anew after a while, and where it was right and is doubted."""
+        with self._schema_guard:
+            now = time.monotonic()
+            is_fresh = self._schema_seen_at is not None and now - self._schema_seen_at <= SCHEMA_SEEN_FOR_S
+            if not is_fresh or (is_doubted and self._schema is None):
+                self._schema = _flaw(self.database())
+                self._schema_seen_at = now
+            return self._schema
 
     def listener(self, channels: list[str]) -> Listener:
         """One that hears these channels, where there can be any."""
@@ -74,10 +88,9 @@ class OpenedDatabase:
                 self._database = None
 
 
-def _refusal(database: Database) -> str | None:
-    """For an older schema workers wait; then nothing here can be read either, and says so itself."""
+def _flaw(database: Database) -> SchemaError | None:
     try:
         wait_for_schema(database, MIN_SCHEMA, 0)
-    except SchemaAhead as refused:
-        return str(refused)
+    except SchemaError as refused:
+        return refused
     return None

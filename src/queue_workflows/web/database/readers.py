@@ -30,6 +30,12 @@ LOOK_WITHIN_S: Final = 2.0
 MOST_WAITING: Final = 200
 MOST_WAITING_BESIDE: Final = 10
 READER_ROLE: Final = "qwf_reader"
+# What an older or a newer schema has not.
+_NOT_THERE: Final = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
 
 _MAY_BE_READER: Final = """
 SELECT EXISTS (
@@ -76,12 +82,19 @@ class Readers:
         self._waiting_beside = 0
 
     async def ask(self, look: Callable[[psycopg.Connection[Any]], T]) -> T:
-        """What `look` says of the database at one moment."""
+        """What `look` says of the database at one moment.
+
+        Where a table or a column is missing, the error says at which revision the schema is. That is asked
+        once the transaction is over: behind a small pool it would wait for what the transaction holds.
+        """
         if self._waiting >= MOST_WAITING:
             raise Busy
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._look, look)
+        except _NOT_THERE:
+            await asyncio.to_thread(self._opened.check_schema)
+            raise
         finally:
             self._waiting -= 1
 

@@ -101,6 +101,8 @@ class ToolCalls:
 
     async def _shown(self, tool: Tool, asked: Asked) -> Shown:
         settings = self._settings()
+        # On a connection of its own, so before a reader has one: behind a small pool it would wait for that.
+        refusal = await asyncio.to_thread(self._opened.schema_refusal) if tool.needs_database else None
 
         def look(conn: psycopg.Connection[Any] | None) -> Shown:
             return asked.show(
@@ -110,7 +112,7 @@ class ToolCalls:
                     asked.parts,
                     asked.words,
                     doctor=self._opened.last_report.report,
-                    schema_refusal=self._opened.schema_refusal,
+                    schema_refusal=refusal,
                     redaction=self._redaction,
                     as_json=True,
                 )
