@@ -172,10 +172,19 @@ def installed(request, distributions, tmp_path_factory) -> Installed:
 
 
 def _install_dependencies(here: Installed, wheel: str) -> None:
-    """The locked ones; without a registry our own environment's, if its Python is of the same version."""
+    """The locked ones; without a registry our own environment's, if its Python is of the same version.
+
+    With the oldest Python the oldest SQLAlchemy is installed that is taken.
+    """
     pins = here.cwd.parent / "pins.txt"
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    pins.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^ \\;]+(?:\s*;[^\\\n]+)?", lock, re.M)))
+    locked = re.findall(r"^[\w.\[\]-]+==[^ \\;]+(?:\s*;[^\\\n]+)?", lock, re.M)
+    if here.version == "3.11":
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        (least,) = re.findall(r'"sqlalchemy\[asyncio\]>=([\d.]+)"', project)
+        locked = [pin for pin in locked if not pin.lower().startswith("sqlalchemy==")]
+        locked.append(f"sqlalchemy=={least}")
+    pins.write_text("\n".join(locked))
     command = (*INSTALL, "--only-binary=:all:", "--retries", "1", "-c", str(pins))
     try:
         here.run(here.python, *command, wheel)
