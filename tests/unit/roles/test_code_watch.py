@@ -87,4 +87,6 @@ def test_an_end_does_not_wait_for_an_import(tmp_path: Path, monkeypatch: pytest.
     until((tmp_path / "pids").exists, "it hangs")
     watch.close()
     assert (watch.is_alive(), watch.is_due, said) == (False, False, [])
-    assert [pid for pid in (tmp_path / "pids").read_text().split() if alive(int(pid))] == []
+    # What was killed is gone once the kernel has seen to it.
+    pids = (tmp_path / "pids").read_text().split()
+    until(lambda: not any(alive(int(pid)) for pid in pids), "it is ended")
