@@ -223,7 +223,17 @@ class PatroniCluster:
         hosts = ",".join(["127.0.0.1"] * len(self.members))
         return f"host={hosts} port={ports} user=postgres dbname=postgres connect_timeout=5"
 
+    def _has_decided(self) -> bool:
+        """Whether etcd says its version: a Patroni that asks before that ends with a ValueError."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._etcd_port}/version", timeout=5) as answer:
+                version = json.load(answer)["etcdcluster"]
+        except (OSError, ValueError):
+            return False
+        return str(version) != "not_decided"
+
     def start(self) -> None:
+        self._until(self._has_decided, "etcd came to no version")
         self.members[0].start(self._account)
         self._until(self.members[0].is_primary, "the first became no primary")
         for member in self.members[1:]:
