@@ -39,6 +39,7 @@ CLI: Final = Path(__file__).resolve().parent.parent / "src" / "queue_workflows" 
 VIEWS: Final = {
     "audit": "audit:json_of",
     "binaries list": "hooks.binaries:json_of",
+    "deploy check": "deploy:json_of",
     "doctor": "doctor:json_of",
     "explain JOB": "jobs.explain:json_of",
     "explain RUN": "runs.explain:json_of",

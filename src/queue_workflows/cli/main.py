@@ -46,6 +46,9 @@ ENTRIES: Final = {
         "queue_workflows.cli.operations.doctor:doctor",
         "Check the database and this set-up, and say what to do.",
     ),
+    "deploy": Entry(
+        "queue_workflows.cli.deploy.check:deploy", "Look at a deploy before it happens: is it safe?"
+    ),
     "worker": Entry("queue_workflows.cli.roles.worker:worker", "Claim jobs of a queue and run them."),
     "supervisor": Entry(
         "queue_workflows.cli.roles.supervisor:supervisor", "Run and watch the workers of this machine."

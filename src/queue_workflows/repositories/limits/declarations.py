@@ -97,6 +97,11 @@ WITH left_apps AS (
 )
 SELECT owner FROM left_apps ORDER BY owner
 """
+# What the version in force says of each key.
+DECLARED: Final = """
+SELECT key_pattern, max_slots, per_s, burst, floor_slots, floor_per_s, down, doubles_s
+FROM limit_declarations WHERE owner = %(owner)s::text ORDER BY key_pattern
+"""
 # Keys that several apps declare, each with what it says.
 DISPUTED: Final = """
 SELECT key_pattern, jsonb_agg(
@@ -176,6 +181,10 @@ class LimitDeclarationRepository:
         """What holds of an app; None where it never declared anything."""
         rows = self._sql.rows(IN_FORCE, {"owner": owner, "digest": digest})
         return InForce(*rows[0]) if rows else None
+
+    def declared(self, owner: str) -> list[tuple[Any, ...]]:
+        """The limits that an app has in force, in the order of the columns that its words have."""
+        return list(self._sql.rows(DECLARED, {"owner": check.text("owner", owner)}))
 
     def forget(self, *, for_s: float = FORGOTTEN_AFTER_S) -> list[str]:
         """Forget apps that have not been heard of for so long; which."""
