@@ -34,7 +34,7 @@ class DeployCheck:
         return [one for level in Level for one in found if one.level is level]
 
     def at(self, level: Level) -> list[Finding]:
-        """Those of one level."""
+        """The findings of one level."""
         return [one for one in self.findings if one.level is level]
 
 

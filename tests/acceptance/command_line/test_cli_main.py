@@ -222,7 +222,7 @@ def test_completing_a_command_name_loads_no_database_code(command: list[str], tm
         cwd=tmp_path,
         env=environ(_QWF_COMPLETE="bash_complete", COMP_WORDS="qwf d", COMP_CWORD="1"),
     )
-    assert trace.stdout.split() == ["plain,demo", "plain,db", "plain,doctor"]
+    assert trace.stdout.split() == ["plain,demo", "plain,db", "plain,doctor", "plain,deploy"]
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in trace.stderr.splitlines()}
     assert "click" in loaded
     assert not HEAVY & loaded
@@ -674,7 +674,7 @@ def test_bash_completes_commands_and_options(command: list[str], tmp_path: Path)
     assert ended.stdout.splitlines() == [
         "complete -o nosort -F _qwf_completion qwf",
         "complete -o nosort -F _queue_claim_worker_completion queue-claim-worker",
-        "demo db doctor",
+        "demo db doctor deploy",
         "--debug",
         "bash zsh fish",
         "--number",

@@ -47,8 +47,8 @@ def check(
 ) -> ExitCode:
     """Compare the code of --app with what is queued, held, scheduled, parked and running.
 
-    Names tasks and node modules that jobs and runs need and the code does not have, jobs whose arguments it
-    would not take, models, schedules and limits that change, and a schema that does not fit; with how many
+    Names tasks and node modules that jobs and runs need and the code does not have, jobs with arguments that
+    it would not take, models, schedules and limits that change, and a schema that does not fit; with how many
     rows each concerns. Changes nothing. Ends with 0 if nothing would break, else with 1.
     """
     app = invocation.app or effective_settings().app

@@ -24,7 +24,7 @@ def schedules_found(
     tasks: TaskRegistry,
     queues: Collection[str],
 ) -> Iterator[Finding]:
-    """Schedules that would tick no more or otherwise, and those whose jobs the code could not run."""
+    """Schedules that would tick no more or otherwise, or make jobs which the code could not run."""
     words = {one["name"]: one for one in (declared.words if declared else ())}
     for one in stored:
         said = words.get(one.name)
@@ -48,7 +48,7 @@ def schedules_found(
 def limits_found(
     in_force: Iterable[Sequence[Any]], declared: Mapping[str, DeclaredLimit], keys: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Keys whose limit would be another, or gone, or new, with the open jobs that have such a key."""
+    """Keys that would have another limit, none or a new one, with the open jobs that have such a key."""
     old = {one.key_pattern: one for one in (DeclaredLimit(*row) for row in in_force)}
     open_keys = list(keys)
     for pattern in sorted(old.keys() | declared.keys()):

@@ -22,7 +22,7 @@ def modules_in_need(
     documents: Collection[Named],
     config: EngineConfig,
 ) -> Iterator[Finding]:
-    """Open jobs and nodes ahead of open runs whose module or model the code does not have, or has broken."""
+    """Open jobs and nodes ahead with a module or model that the code does not have, or has broken."""
     modules = {one.name for one in found if one.name} | {one.module for one in documents if one.module}
     models = {one.model for one in found if one.model} | {one.model for one in documents if one.model}
     if config.node_resolver is None and config.node_module_package is None:

@@ -1,4 +1,4 @@
-"""Tasks: open jobs of those that the code does not have, and jobs whose arguments it would not take."""
+"""Tasks: open jobs of those that the code does not have, and jobs with arguments that it would not take."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from queue_workflows.states import NODE_OVER
 
 # Of each status of each family.
 COUNTED: Final = 1_000_000
-# Jobs whose arguments are looked at.
+# Jobs of which the arguments are looked at.
 MOST_ARGS: Final = 100_000
 _AT_A_TIME: Final = 500
 
@@ -148,7 +148,7 @@ class Ahead(NamedTuple):
 
 
 class OpenWorkRepository:
-    """Reads on the caller's connection, whose transaction makes them fit together."""
+    """Reads on the caller's connection: its transaction makes them fit together."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
