@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +21,7 @@ from queue_workflows.engine.registry.declared import LimitDeclaring
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.device_memory import device_memory
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.lease_timer import DeadMan
@@ -121,6 +123,7 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
         budget_mb=settings.model_vram_mb,
         keep_s=settings.model_keep_s,
         clock=time.monotonic,
+        memory=device_memory(os.environ) if settings.model_memory_learned else None,
     )
 
 
