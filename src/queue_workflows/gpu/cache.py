@@ -26,8 +26,7 @@ from typing import Any
 
 from queue_workflows.errors import ModelLoadFailed
 from queue_workflows.gpu.allocators import empty_allocators, held_by_frameworks_mb
-from queue_workflows.gpu.device_memory import DeviceMemory, InUse
-from queue_workflows.gpu.model_sizes import ModelSizes
+from queue_workflows.gpu.model_sizes import DeviceMemory, InUse, ModelSizes
 from queue_workflows.gpu.models import ModelRegistry, ModelSpec
 from queue_workflows.telemetry.instruments import count_model_hit, count_model_load
 

@@ -10,34 +10,14 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from queue_workflows.gpu.devices import CUDA, CUDA_ORDER
+from queue_workflows.gpu.model_sizes import DeviceMemory, InUse
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _MB: Final = 1 << 20
 _LONGEST_NAME: Final = 96
-
-
-class InUse(NamedTuple):
-    """Memory of a device in MB."""
-
-    used_mb: float
-    total_mb: float
-
-    @property
-    def free_mb(self) -> float:
-        """What nobody uses."""
-        return self.total_mb - self.used_mb
-
-
-class DeviceMemory(Protocol):
-    """A device of a kind, which says what is in use of it."""
-
-    kind: str
-
-    def read(self) -> InUse | None:
-        """What is in use now; None if nothing can be said."""
 
 
 class _Memory(ctypes.Structure):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from queue_workflows.gpu.models import ModelSpec
 
@@ -22,6 +22,27 @@ KEPT: Final = 8
 MARGIN: Final = 0.02
 # How much more than it says a model may take that nobody has loaded on such a device.
 UNSEEN_FACTOR: Final = 2.0
+
+
+class InUse(NamedTuple):
+    """Memory of a device in MB."""
+
+    used_mb: float
+    total_mb: float
+
+    @property
+    def free_mb(self) -> float:
+        """What nobody uses."""
+        return self.total_mb - self.used_mb
+
+
+class DeviceMemory(Protocol):
+    """A device of a kind, which says what is in use of it."""
+
+    kind: str
+
+    def read(self) -> InUse | None:
+        """What is in use now; None if nothing can be said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ import pytest
 
 from queue_workflows import ModelLoadFailed, ModelSpec
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.gpu.device_memory import InUse
-from queue_workflows.gpu.model_sizes import KEPT, MARGIN, Seen
+from queue_workflows.gpu.model_sizes import KEPT, MARGIN, InUse, Seen
 from queue_workflows.gpu.models import ModelRegistry
 
 CARD_MB = 24_000.0

@@ -21,7 +21,6 @@ from queue_workflows.engine.registry.declared import LimitDeclaring
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.gpu.device_memory import device_memory
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.lease_timer import DeadMan
@@ -117,6 +116,9 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     """What a worker of the queue `gpu` keeps loaded; the others load nothing."""
     if queue != GPU_QUEUE:
         return None
+    # The others have no device, and would pay for what looks at one.
+    from queue_workflows.gpu.device_memory import device_memory
+
     return ModelCache(
         ModelRegistry(current_config().model_registrar),
         queue=queue,
