@@ -7,7 +7,7 @@ REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, retention_marks, queue_schema_version
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, queue_schema_version
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
@@ -31,7 +31,7 @@ GRANT SELECT ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, retention_marks
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks
 TO qwf_reader;
 
 
@@ -102,6 +102,8 @@ GRANT INSERT (
 ) ON workflow_runs TO qwf_worker;
 -- What its code knows, and which versions of the app knew a task before.
 GRANT SELECT, INSERT, UPDATE, DELETE ON worker_code TO qwf_worker;
+-- What models took of its device.
+GRANT SELECT, INSERT, UPDATE, DELETE ON model_memory TO qwf_worker;
 -- What a supervisor sees of its machine.
 GRANT SELECT, INSERT, UPDATE, DELETE ON host_hardware, host_hardware_history TO qwf_worker;
 
@@ -128,7 +130,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, retention_marks
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks
 TO qwf_orchestrator;
 -- What was done stays written.
 GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;

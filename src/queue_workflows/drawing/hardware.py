@@ -133,6 +133,8 @@ def _device(device: Mapping[str, Any], terminal: Terminal) -> Iterator[str]:
     else:
         parts = [*_of(used, total, terminal), f"busy {_percent(busy)}", *about]
         yield _line(name, parts)
+    for model in device.get("models", ()):
+        yield f"  {'':<{_NAME}}{_took(model)}"
     if (why := device.get("quarantined")) is not None:
         yield terminal.paint(f"  ! {device['id']} is quarantined: {on_one_line(why)}", fg="red")
 
@@ -160,5 +162,13 @@ def _percent(value: float | None) -> str:
     return "   ?" if value is None else f"{value:3.0f}%"
 
 
-def _gb(mb: int) -> str:
+def _gb(mb: float) -> str:
     return f"{mb / 1024:.1f}"
+
+
+def _took(model: Mapping[str, Any]) -> str:
+    """What a model took of such a device, on how much evidence, and what it says of itself."""
+    loads = model["loads"]
+    said = "" if model["declared_mb"] is None else f"; it says {_gb(model['declared_mb'])}"
+    name = on_one_line(model["model"])
+    return f"{name} takes {_gb(model['used_mb'])} GB ({loads} load{'' if loads == 1 else 's'}{said})"

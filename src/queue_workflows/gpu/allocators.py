@@ -30,6 +30,35 @@ _FRAMEWORKS: Final[Mapping[str, Callable[[Any], None]]] = MappingProxyType(
 )
 
 
+def held_by_frameworks_mb() -> float | None:
+    """What the frameworks that have begun hold of the card, free or not; None without any.
+
+    What a process pays for its context alone is not in it.
+    """
+    held = [
+        asked
+        for name, ask in (("torch", _held_by_torch), ("cupy", _held_by_cupy))
+        if (framework := sys.modules.get(name)) is not None and (asked := _asked(ask, framework)) is not None
+    ]
+    return sum(held) / (1 << 20) if held else None
+
+
+def _asked(ask: Callable[[Any], int | None], framework: Any) -> int | None:
+    try:
+        return ask(framework)
+    except Exception:
+        # One that is half imported, or spoilt.
+        return None
+
+
+def _held_by_torch(torch: Any) -> int | None:
+    return int(torch.cuda.memory_reserved()) if torch.cuda.is_initialized() else None
+
+
+def _held_by_cupy(cupy: Any) -> int | None:
+    return int(cupy.get_default_memory_pool().total_bytes()) or None
+
+
 def empty_allocators() -> None:
     """Have the frameworks that this process has loaded give back to the card what nobody holds."""
     for name, give_back in _FRAMEWORKS.items():

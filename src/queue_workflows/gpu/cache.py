@@ -1,8 +1,11 @@
 """The models that one worker keeps loaded, and what it does to load another.
 
-    obtain ──warm──> hit
+    obtain ──warm──> make room for the job ──> hit
        │ cold
        └──> make room (least recently used first, never a pinned one) ──> load ──> use
+                            ^──── unload all ────no memory, and others are loaded──┘
+
+How much room that is `model_sizes` knows, which is told what each load and each job took of the device.
 
 What is not known is taken to fill the card, as one that is full fails the job: without a budget one model is
 kept at a time, beside the pinned ones, and a model of unknown size is kept alone.
@@ -22,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_workflows.errors import ModelLoadFailed
-from queue_workflows.gpu.allocators import empty_allocators
+from queue_workflows.gpu.allocators import empty_allocators, held_by_frameworks_mb
+from queue_workflows.gpu.model_sizes import DeviceMemory, InUse, ModelSizes
 from queue_workflows.gpu.models import ModelRegistry, ModelSpec
 from queue_workflows.telemetry.instruments import count_model_hit, count_model_load
 
@@ -36,6 +40,9 @@ class _Warm:
     spec: ModelSpec
     model: Any
     used_at: float
+    # What its load took of the device, None where that is not known; and the most that a job took besides.
+    took_mb: float | None = None
+    grown_mb: float = 0.0
 
 
 class ModelCache:
@@ -49,8 +56,15 @@ class ModelCache:
         budget_mb: float | None,
         keep_s: float,
         clock: Callable[[], float],
+        memory: DeviceMemory | None = None,
     ) -> None:
+        """`memory` is the device that models go to; without it they take what they say."""
         self.registry = registry
+        self._memory = memory
+        self.sizes = ModelSizes(None if memory is None else memory.kind)
+        self._has_loaded = False
+        # What was in use of the device when the job began that uses a model now.
+        self._before_job: InUse | None = None
         self._queue = queue
         self._budget_mb = budget_mb
         self._keep_s = keep_s
@@ -101,17 +115,29 @@ class ModelCache:
         if warm is None:
             return self._load(name, is_wanted)
         self._warm[name] = warm
+        self._make_room(warm.spec)
         warm.used_at = self._clock()
         self.hits += 1
         count_model_hit(self._queue)
         self._publish(name)
+        self._before_job = self._in_use()
         return warm.model
 
     def used(self) -> None:
         """The job is over; idle time counts from here."""
         if self.current is not None and self.current in self._warm:
             self._warm[self.current].used_at = self._clock()
-        self.current = None
+        self.look_at_peak()
+        self.current, self._before_job = None, None
+
+    def look_at_peak(self) -> None:
+        """See what the job that uses a model has taken of the device by now; from any thread."""
+        before, warm = self._before_job, self._warm.get(self.current or "")
+        if before is None or warm is None or warm.took_mb is None or (now := self._in_use()) is None:
+            return
+        if (grown := now.used_mb - before.used_mb) > warm.grown_mb:
+            warm.grown_mb = grown
+            self.sizes.used(warm.spec.name, warm.took_mb + grown)
 
     def unload_idle(self, wanted: str | None = None) -> None:
         """Let go of what no job has used for as long as it is kept, but for one that is wanted now."""
@@ -142,7 +168,7 @@ class ModelCache:
         began = self._clock()
         self.current = name
         try:
-            model = spec.load()
+            model, took_mb = self._loaded(spec)
         except (Exception, SystemExit) as exc:
             self.failures += 1
             self.current = None
@@ -153,35 +179,85 @@ class ModelCache:
         now = self._clock()
         self.loads += 1
         self.load_s += now - began
-        self._warm[name] = _Warm(spec, model, now)
+        self._warm[name] = _Warm(spec, model, now, took_mb)
         self._publish(name)
         count_model_load(self._queue, "loaded", now - began)
         _log.info("the model %s was loaded in %.2f s", name, now - began)
+        self._before_job = self._in_use()
         return model
 
+    def _loaded(self, spec: ModelSpec) -> tuple[Any, float | None]:
+        """The model, and what it took; tried again alone where others may have left too little memory."""
+        try:
+            return self._measured_load(spec)
+        except (Exception, SystemExit) as exc:
+            others = [name for name, warm in self._warm.items() if not warm.spec.pin]
+            if not others or not _is_out_of_memory(exc):
+                raise
+            _log.warning("the model %s is loaded again, alone: there was too little memory for it", spec.name)
+            _empty_frames(exc)
+        for name in others:
+            self._unload(name)
+        self.current = spec.name
+        return self._measured_load(spec)
+
+    def _measured_load(self, spec: ModelSpec) -> tuple[Any, float | None]:
+        before, is_first = self._in_use(), not self._has_loaded
+        self._has_loaded = True
+        model = spec.load()
+        after = self._in_use()
+        if before is None or after is None:
+            return model, None
+        took_mb = after.used_mb - before.used_mb
+        if is_first and (held := held_by_frameworks_mb()) is not None:
+            # What the process pays once for its context is no model's.
+            took_mb = min(took_mb, held)
+        self.sizes.loaded(spec.name, took_mb)
+        return model, took_mb
+
+    def _in_use(self) -> InUse | None:
+        return None if self._memory is None else self._memory.read()
+
     def _make_room(self, spec: ModelSpec) -> None:
-        for name in [one.spec.name for one in self._warm.values() if not one.spec.pin]:
+        """Unload others, the least recently used first, until there is room for a model and its job."""
+        others = [one.spec for one in self._warm.values() if not one.spec.pin and one.spec is not spec]
+        for other in others:
             if self._has_room_for(spec):
                 return
-            _log.info("the model %s is unloaded: %s needs its room", name, spec.name)
-            self._unload(name)
+            _log.info("the model %s is unloaded: %s needs its room", other.name, spec.name)
+            self._unload(other.name)
 
     def _has_room_for(self, spec: ModelSpec) -> bool:
-        others = [one.spec for one in self._warm.values()]
+        others = [one.spec for one in self._warm.values() if one.spec is not spec]
+        is_warm = spec.name in self._warm
+        if all(one.pin for one in others):
+            return True
         if self._budget_mb is None:
-            return spec.pin or all(one.pin for one in others)
-        return self._taken([*others, spec]) <= self._budget_mb or all(one.pin for one in others)
+            return spec.pin or is_warm
+        needed_mb = self._or_all(self.sizes.needed_mb(spec))
+        if sum(self._or_all(self.sizes.held_mb(one)) for one in others) + needed_mb > self._budget_mb:
+            return False
+        return is_warm or self._is_free(needed_mb)
+
+    def _is_free(self, needed_mb: float) -> bool:
+        """Whether the device has so much, whatever uses the rest; true where nothing is known of it."""
+        if (now := self._in_use()) is None or now.free_mb >= needed_mb:
+            return True
+        # What a framework keeps for itself looks used.
+        empty_allocators()
+        return (again := self._in_use()) is None or again.free_mb >= needed_mb
 
     def _fits(self, spec: ModelSpec) -> bool:
         """Beside the pinned ones, which never make room."""
-        if self._budget_mb is None or spec.vram_mb is None:
+        least_mb = self.sizes.least_mb(spec)
+        if self._budget_mb is None or least_mb is None:
             return True
-        pinned = sum(one.vram_mb or 0 for one in self.registry.specs() if one.pin and one is not spec)
-        return pinned + spec.vram_mb <= self._budget_mb
+        pinned = [one for one in self.registry.specs() if one.pin and one is not spec]
+        return sum(self.sizes.least_mb(one) or 0 for one in pinned) + least_mb <= self._budget_mb
 
-    def _taken(self, specs: list[ModelSpec]) -> float:
-        unknown_mb = self._budget_mb or 0
-        return sum(unknown_mb if one.vram_mb is None else one.vram_mb for one in specs)
+    def _or_all(self, mb: float | None) -> float:
+        """What is not known is taken to fill the budget."""
+        return (self._budget_mb or 0.0) if mb is None else mb
 
     def _until(self, warm: _Warm) -> float:
         return math.inf if warm.spec.pin else warm.used_at + self._kept(warm.spec.name)
@@ -208,6 +284,11 @@ class ModelCache:
     def _publish(self, current: str | None) -> None:
         self.current = current
         self.names = tuple(reversed(self._warm))
+
+
+def _is_out_of_memory(exc: BaseException) -> bool:
+    """Whether a load failed for want of memory, in the words of any framework."""
+    return isinstance(exc, MemoryError) or "out of memory" in f"{type(exc).__name__} {exc}".lower()
 
 
 def _give_back() -> None:

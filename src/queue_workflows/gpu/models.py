@@ -73,6 +73,10 @@ class ModelRegistry:
         self.ask_again()
         return self._specs.get(name)
 
+    def known(self, name: str) -> ModelSpec | None:
+        """What was said of a model so far; asks nobody."""
+        return self._specs.get(name)
+
     def ask_again(self) -> None:
         """Where nothing is known: models may have come onto the machine since.
 

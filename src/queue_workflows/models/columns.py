@@ -156,6 +156,16 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "created_at": "TIMESTAMP WITH TIME ZONE",
         "last_seen": "TIMESTAMP WITH TIME ZONE",
     },
+    "model_memory": {
+        "model": "TEXT",
+        "device": "TEXT",
+        "load_mb": "JSONB",
+        "peak_mb": "JSONB",
+        "loads": "BIGINT",
+        "declared_mb": "FLOAT(53)",
+        "first_seen": "TIMESTAMP WITH TIME ZONE",
+        "last_seen": "TIMESTAMP WITH TIME ZONE",
+    },
     "rate_limits": {
         "rate_key": "TEXT",
         "tokens_per_s": "FLOAT(53)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Float, Integer, func
+from sqlalchemy import Float, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models.base import Base, store_with
@@ -55,3 +55,21 @@ store_with(
     autovacuum_vacuum_scale_factor=0,
     autovacuum_vacuum_threshold=500,
 )
+
+
+class ModelMemory(Base):
+    """What a model has taken of the memory of one kind of device, as the workers that loaded it saw."""
+
+    __tablename__ = "model_memory"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    # As the vendor calls it, with its slice.
+    device: Mapped[str] = mapped_column(primary_key=True)
+    # Of the last loads, and of the jobs with the highest peaks of each; in MB, the newest first.
+    load_mb: Mapped[list[Any]] = mapped_column(server_default=text("'[]'::jsonb"))
+    peak_mb: Mapped[list[Any]] = mapped_column(server_default=text("'[]'::jsonb"))
+    loads: Mapped[int] = mapped_column(server_default=text("0"))
+    # What it said of itself when it was loaded last.
+    declared_mb: Mapped[float | None] = mapped_column(Float(53))
+    first_seen: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_seen: Mapped[datetime] = mapped_column(server_default=func.now())

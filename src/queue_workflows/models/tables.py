@@ -9,7 +9,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import make_transient_to_detached
 
 from queue_workflows.models.base import Base
-from queue_workflows.models.hardware import HostHardware, HostHardwareHistory
+from queue_workflows.models.hardware import HostHardware, HostHardwareHistory, ModelMemory
 from queue_workflows.models.hooks import Binary, HookRecord, Machine
 from queue_workflows.models.ingest_jobs import IngestJob
 from queue_workflows.models.limits import (
@@ -47,6 +47,7 @@ __all__ = [
     "LimitDeclaration",
     "LimitSlot",
     "Machine",
+    "ModelMemory",
     "RateLimit",
     "RetentionMark",
     "Schedule",

@@ -276,6 +276,11 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="What the loaded models of a `gpu` worker may take together. Unset: one model at a time.",
     )
+    model_memory_learned: bool = Field(
+        True,
+        description="Whether `gpu` workers go by the memory that models took, where a driver tells it; "
+        "else by what their ModelSpecs say.",
+    )
     model_keep_s: float = _seconds(
         900, 0, 30 * DAY_S, "How long a model stays loaded without a job, unless its ModelSpec says."
     )

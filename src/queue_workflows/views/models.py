@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -12,6 +12,7 @@ from queue_workflows.config import GPU_QUEUE
 from queue_workflows.repositories.reports.model_demand import ModelDemand, ModelDemandRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.model_memory import ModelMemoryRepository, ModelMemoryRow
 from queue_workflows.repositories.workers.obedience import Standing
 
 _MEMORY: Final = ("memory_used_mb", "memory_total_mb")
@@ -62,13 +63,16 @@ class ModelMap:
 
     workers: Sequence[WarmWorker]
     models: Sequence[WantedModel]
+    # What each model took of each kind of device.
+    memory: Sequence[ModelMemoryRow] = ()
 
 
 def read_models(connection: psycopg.Connection[Any], *, stale_s: float) -> ModelMap:
     """What is loaded by the last beats of workers that are heard of, beside what queued jobs want."""
     found = HeartbeatRepository(connection).standing()
     readings = HardwareRepository(connection).readings()
-    return mapped(found, readings, ModelDemandRepository(connection).read(), stale_s=stale_s)
+    seen = mapped(found, readings, ModelDemandRepository(connection).read(), stale_s=stale_s)
+    return replace(seen, memory=ModelMemoryRepository(connection).read())
 
 
 def mapped(
@@ -143,6 +147,20 @@ def json_of(seen: ModelMap) -> dict[str, Any]:
             for one in seen.models
         ],
         "cold": [one.model for one in seen.models if one.is_cold],
+        "memory": [memory_json(one) for one in seen.memory],
+    }
+
+
+def memory_json(one: ModelMemoryRow) -> dict[str, Any]:
+    """What a model took of a kind of device, in MB: loaded, with a job, and what it says of itself."""
+    return {
+        "model": one.model,
+        "device": one.device,
+        "held_mb": one.held_mb,
+        "used_mb": one.used_mb,
+        "loads": one.loads,
+        "declared_mb": one.declared_mb,
+        "last_seen": one.last_seen,
     }
 
 

@@ -70,6 +70,7 @@ def test_hosts_cards_models_and_the_jobs_left_to_them(qwf_dsn: str, jobs: Jobs) 
             {"model": "y", "queued": 0, "held": 0, "at_least": False, "loaded_by": ["g1"]},
         ],
         "cold": ["z"],
+        "memory": [],
     }
     assert qwf_here("--db", qwf_dsn, "models").stdout.splitlines() == [
         "HOST  GPU   WORKER  STATE  LOADED",

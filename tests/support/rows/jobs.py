@@ -35,6 +35,7 @@ EMPTIED = (
     "ingest_jobs",
     "worker_control",
     "audit_log",
+    "model_memory",
     "retention_marks",
 )
 

@@ -43,6 +43,7 @@ GOOD = {
     "limits": "host:*=4,unpaywall=10/s",
     "renew_s": "4",
     "deadman": "no",
+    "model_memory_learned": "no",
 }
 
 

@@ -22,6 +22,25 @@ def cannot_load(model: str | None) -> str:
     )
 
 
+def memory_told(there: Circumstances) -> str:
+    """What a job's model took of devices, with what it says of itself; empty where nobody has seen it."""
+    seen = [one for one in there.model_memory if one.used_mb is not None]
+    told = [
+        f"up to {one.used_mb:,.0f} MB of {one.device} in {one.loads} load{'' if one.loads == 1 else 's'}"
+        for one in seen[:_NAMED]
+    ]
+    says = {one.declared_mb for one in seen if one.declared_mb is not None}
+    said = f" (it says {', '.join(f'{mb:,.0f}' for mb in sorted(says))})" if says else ""
+    return f"; it took {', '.join(told)}{said}" if told else ""
+
+
+def _memory_data(there: Circumstances) -> list[dict[str, object]]:
+    return [
+        {"device": one.device, "held_mb": one.held_mb, "used_mb": one.used_mb, "loads": one.loads}
+        for one in there.model_memory
+    ]
+
+
 def of_model(there: Circumstances, *, stale_s: float, yield_s: float) -> Iterator[Reason]:
     """Where the model of a queued job is loaded, and whether the job is left to an idle worker for it."""
     model = getattr(there.job, "required_model", None)
@@ -31,14 +50,20 @@ def of_model(there: Circumstances, *, stale_s: float, yield_s: float) -> Iterato
     warm = [one for one in live if model in one.cached_models]
     if not warm:
         text = f"it wants the model {model!r}, which no worker has loaded; any worker of the queue takes it"
-        yield Reason("model_cold", text, {"model": model})
+        data: dict[str, object] = {"model": model, "memory": _memory_data(there)}
+        yield Reason("model_cold", text + memory_told(there), data)
         return
     named = ", ".join(f"{one.worker_id} ({one.state})" for one in warm[:_NAMED])
     others = " and others" if len(warm) > _NAMED else ""
-    data = {"model": model, "workers": [one.worker_id for one in warm]}
+    data = {
+        "model": model,
+        "workers": [one.worker_id for one in warm],
+        "memory": _memory_data(there),
+    }
     yield Reason(
         "model_warm",
-        f"its model {model!r} is loaded by {named}{others}, which take it before older ones",
+        f"its model {model!r} is loaded by {named}{others}, which take it before older ones"
+        + memory_told(there),
         data,
     )
     idle = [one for one in warm if _is_left_to(one)]

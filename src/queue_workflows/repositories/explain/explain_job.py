@@ -6,6 +6,7 @@ the sweeps; which workers may work and what keeps them from it, by the words in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -40,6 +41,7 @@ from queue_workflows.repositories.sql.together import read_together
 from queue_workflows.repositories.workers.code import WHICH_KNOW, KnowingWorkers
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.model_memory import ModelMemoryRepository, ModelMemoryRow
 from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import JobStatus
 
@@ -154,6 +156,8 @@ class Circumstances:
     lock_holders: list[LockHolder]
     # Which workers know its task or module, of a job that waits.
     knowing: KnowingWorkers | None = None
+    # What its model took of each kind of device.
+    model_memory: Sequence[ModelMemoryRow] = ()
 
 
 def name_to_know(job: Job) -> str | None:
@@ -223,6 +227,7 @@ class ExplainingRepository:
             asked_of_queue=asked_of_queue,
             lock_holders=lock_holders,
             knowing=next(iter(KnowingWorkers.by_name(read.get("knowing", ())).values()), None),
+            model_memory=self._model_memory(job),
         )
 
     def job(self, family: Family, job_id: int) -> Job | None:
@@ -254,6 +259,13 @@ class ExplainingRepository:
             return None
         self._last_run = RunRepository(self._conn).fetch(job.run_id, known=self._last_run)
         return self._last_run
+
+    def _model_memory(self, job: Job) -> Sequence[ModelMemoryRow]:
+        """What is known of the model of a job that waits for a worker."""
+        model = getattr(job, "required_model", None)
+        if model is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            return ()
+        return ModelMemoryRepository(self._conn).read(model=model)
 
     def _binary(self, job: Job) -> Binary | None:
         """The program that a hook waits for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -115,12 +116,16 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     """What a worker of the queue `gpu` keeps loaded; the others load nothing."""
     if queue != GPU_QUEUE:
         return None
+    # The others have no device, and would pay for what looks at one.
+    from queue_workflows.gpu.device_memory import device_memory
+
     return ModelCache(
         ModelRegistry(current_config().model_registrar),
         queue=queue,
         budget_mb=settings.model_vram_mb,
         keep_s=settings.model_keep_s,
         clock=time.monotonic,
+        memory=device_memory(os.environ) if settings.model_memory_learned else None,
     )
 
 

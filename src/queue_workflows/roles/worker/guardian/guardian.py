@@ -18,13 +18,14 @@ While the database is away nothing here waits for it but the next try to connect
 from __future__ import annotations
 
 import logging
+import math
 import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import psycopg
 
@@ -64,6 +65,10 @@ from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 from queue_workflows.telemetry.provider import flush
 
+if TYPE_CHECKING:
+    from queue_workflows.gpu.cache import ModelCache
+    from queue_workflows.gpu.kept_sizes import KeptSizes
+
 _log = logging.getLogger(__name__)
 
 _WATCH_EVERY_S: Final = 1.0
@@ -87,6 +92,15 @@ def _nothing() -> None:
     """What most ends do last."""
 
 
+def _sizes_of(models: ModelCache | None) -> KeptSizes | None:
+    """For workers that load models; the others have no use for what it takes."""
+    if models is None:
+        return None
+    from queue_workflows.gpu.kept_sizes import KeptSizes
+
+    return KeptSizes(models)
+
+
 @dataclass(slots=True)
 class _Due:
     """When each duty is due next, on the monotonic clock."""
@@ -95,6 +109,7 @@ class _Due:
     sweep: float = 0.0
     declare: float = 0.0
     publish: float = 0.0
+    sizes: float = 0.0
     connect: float = 0.0
     absorb: float = 0.0
 
@@ -147,6 +162,7 @@ class Guardian:
         self._round_s = min(_LONGEST_ROUND_S, settings.renew_for(identity.queue) / 2)
         self._rng = random.Random()  # noqa: S311
         self._telling = Telling(identity, settings, self.holdings, terms.models, terms.published)
+        self._sizes = _sizes_of(terms.models)
         self._connected_at = 0.0
         self._was_away = False
         # What may die of its first job leaves sweeping to those that live.
@@ -193,6 +209,7 @@ class Guardian:
         now = time.monotonic()
         self._watch(now)
         self._publish(now)
+        self._see_to_sizes(now)
         self._tell(now)
         # Only from here on is this worker seen by those that ask for something and then look at all workers.
         self._watch(now)
@@ -378,6 +395,8 @@ class Guardian:
                 self._see_to_declarations(now)
             if now >= self._due.publish:
                 self._publish(now)
+            if now >= self._due.sizes:
+                self._see_to_sizes(now)
         self.lost.clear(self.connected())
 
     def connected(self) -> psycopg.Connection[Any]:
@@ -401,6 +420,8 @@ class Guardian:
 
     def _watch(self, now: float) -> None:
         self._due.watch = now + _WATCH_EVERY_S
+        if self.terms.models is not None:
+            self.terms.models.look_at_peak()
         seen = self._leases.look(now)
         self._heed(seen.control, seen.control_version)
 
@@ -443,6 +464,13 @@ class Guardian:
         if self.terms.published is not None:
             self._due.publish = now + self.terms.published.keep(self.connected())
 
+    def _see_to_sizes(self, now: float) -> None:
+        """Keep what models took of the device."""
+        if self._sizes is None:
+            self._due.sizes = math.inf
+            return
+        self._due.sizes = now + self._sizes.keep(self.connected(), now)
+
     def write_progress(self, now: float, *, final: bool = False) -> None:
         said = [(one, one.ctx.take_progress(now=now, final=final)) for one in self.holdings.all()]
         if not (beats := [(one.job.fence, text) for one, text in said if text is not None]):
@@ -475,6 +503,9 @@ class Guardian:
         if self.terms.published is not None:
             with suppress(*DATABASE_FAILED):
                 self.terms.published.seen_last(self.connected())
+        if self._sizes is not None:
+            with suppress(*DATABASE_FAILED):
+                self._sizes.keep(self.connected(), time.monotonic())
         with suppress(*DATABASE_FAILED):
             self._telling.farewell(self.connected())
             if lets_go:

@@ -1,0 +1,212 @@
+"""What models really take is learned from their loads and jobs, and used in place of what they say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from queue_workflows import ModelLoadFailed, ModelSpec
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.model_sizes import KEPT, MARGIN, InUse, Seen
+from queue_workflows.gpu.models import ModelRegistry
+
+CARD_MB = 24_000.0
+
+
+class OutOfMemory(RuntimeError):
+    """A card's own refusal, in the words of all frameworks."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a model takes, and its jobs besides."""
+
+    load_mb: float
+    job_mb: float
+
+
+class Card:
+    """A simulated device: what is allocated there is in use, and more than all of it is refused."""
+
+    kind = "simulated 24 GB"
+
+    def __init__(self) -> None:
+        self.used_mb = 0.0
+        self.refusals = 0
+
+    def read(self) -> InUse:
+        return InUse(self.used_mb, CARD_MB)
+
+    def take(self, mb: float) -> None:
+        if self.used_mb + mb > CARD_MB:
+            self.refusals += 1
+            raise OutOfMemory("CUDA out of memory")
+        self.used_mb += mb
+
+
+class Worker:
+    """A cache on a card of its own, with models of true sizes and what they say of themselves."""
+
+    def __init__(
+        self,
+        sizes: dict[str, Size],
+        said_mb: Callable[[str], float | None],
+        *,
+        learns: bool = True,
+        card: Card | None = None,
+    ) -> None:
+        self.sizes, self.card = sizes, card or Card()
+        specs = [
+            ModelSpec(name, load=self._loader(name), unload=self._unload, vram_mb=said_mb(name))
+            for name in sizes
+        ]
+        self.cache = ModelCache(
+            ModelRegistry(lambda: specs),
+            queue="gpu",
+            budget_mb=CARD_MB,
+            keep_s=1e9,
+            clock=lambda: 0.0,
+            memory=self.card if learns else None,
+        )
+
+    def _loader(self, name: str) -> Callable[[], str]:
+        def load() -> str:
+            self.card.take(self.sizes[name].load_mb)
+            return name
+
+        return load
+
+    def _unload(self, name: str) -> None:
+        self.card.used_mb -= self.sizes[name].load_mb
+
+    def work(self, *names: str) -> int:
+        """Jobs one after the other; how many found no memory for themselves."""
+        failed = 0
+        for name in names:
+            try:
+                assert self.cache.obtain(name, lambda: True) == name
+            except ModelLoadFailed:
+                failed += 1
+                continue
+            try:
+                self.card.take(self.sizes[name].job_mb)
+                # As a heartbeat does in the middle of a job.
+                self.cache.look_at_peak()
+                self.card.used_mb -= self.sizes[name].job_mb
+            except OutOfMemory:
+                failed += 1
+            self.cache.used()
+        return failed
+
+
+def drawn(seed: int) -> tuple[dict[str, Size], list[str]]:
+    """Some models of which two or three fit together, and jobs that come in short series."""
+    luck = random.Random(seed)
+    sizes = {
+        f"m{n}": Size(luck.randrange(3_000, 11_000), luck.randrange(0, 1_500))
+        for n in range(luck.randrange(3, 7))
+    }
+    jobs = [name for _ in range(150) for name in [luck.choice(list(sizes))] * luck.randrange(1, 4)]
+    return sizes, jobs
+
+
+def right(sizes: dict[str, Size]) -> Callable[[str], float]:
+    return lambda name: sizes[name].load_mb + sizes[name].job_mb
+
+
+WRONG: dict[str, Callable[[float], float | None]] = {
+    "half": lambda mb: mb / 2,
+    "twice": lambda mb: mb * 2 if mb * 2 <= CARD_MB else CARD_MB,
+    "absent": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("seed", range(20))
+def test_wrong_figures_cost_no_memory_and_no_swap(seed: int, wrong: str) -> None:
+    """No load and no job finds its memory taken, and no more is loaded than with right figures."""
+    sizes, jobs = drawn(seed)
+    told_right = Worker(sizes, right(sizes), learns=False)
+    assert told_right.work(*jobs) == 0
+
+    def said(name: str) -> float | None:
+        return WRONG[wrong](right(sizes)(name))
+
+    unseen = Worker(sizes, said)
+    assert (unseen.work(*jobs), unseen.card.refusals) == (0, 0)
+    # A model that nobody has seen gets more room than it may need, once.
+    assert unseen.cache.loads <= told_right.cache.loads + len(sizes)
+    seen = Worker(sizes, said)
+    seen.cache.sizes.learn(filter(None, map(unseen.cache.sizes.seen, sizes)))
+    assert (seen.work(*jobs), seen.card.refusals) == (0, 0)
+    assert seen.cache.loads <= told_right.cache.loads
+
+
+def test_without_learning_such_figures_fail_jobs() -> None:
+    """The simulation can tell the difference."""
+    failed = 0
+    for sizes, jobs in map(drawn, range(20)):
+        halves = {name: right(sizes)(name) / 2 for name in sizes}
+        failed += Worker(sizes, halves.get, learns=False).work(*jobs)
+    assert failed > 0
+
+
+def test_what_a_worker_saw_another_knows() -> None:
+    """Stored and learned again it decides from the first load on."""
+    sizes = {"a": Size(11_000, 900), "b": Size(11_500, 0)}
+    first = Worker(sizes, lambda _: 3_000)
+    first.work("a", "b")
+    unsaved: list[Any] = first.cache.sizes.unsaved()
+    assert unsaved == [("a", [11_000.0], 11_900.0), ("b", [11_500.0], None)]
+    assert first.cache.sizes.unsaved() == []
+    second = Worker(sizes, lambda _: 3_000)
+    second.cache.sizes.learn([Seen("a", (11_000.0,), (11_900.0,), 1), Seen("b", (11_500.0,), (), 1)])
+    assert second.work("a", "b", "a") == 0
+    assert second.cache.loads == 2
+
+
+def test_what_became_smaller_is_believed_after_a_few_loads() -> None:
+    """The largest of the last loads counts."""
+    worker = Worker({"a": Size(100, 0)}, lambda _: None)
+    spec = worker.cache.registry.find("a")
+    assert spec is not None
+    sizes = worker.cache.sizes
+    sizes.learn([Seen("a", (400.0,), (500.0,), 1)])
+    assert (sizes.held_mb(spec), sizes.needed_mb(spec)) == (400 * (1 + MARGIN), 500 * (1 + MARGIN))
+    for _ in range(KEPT):
+        sizes.loaded("a", 100.0)
+        sizes.used("a", 120.0)
+        sizes.unsaved()
+    assert sizes.needed_mb(spec) == 120 * (1 + MARGIN)
+    seen = sizes.seen("a")
+    assert seen is not None
+    assert seen.loads == KEPT + 1
+
+
+def test_a_load_that_finds_too_little_memory_is_tried_again_alone() -> None:
+    """A stranger on the card may have taken what was free when it was asked."""
+    card = Card()
+    worker = Worker({"a": Size(8_000, 0), "b": Size(8_000, 0)}, lambda _: 1_000, card=card)
+    worker.work("a")
+    taken = card.take
+
+    def stranger_first(mb: float) -> None:
+        card.take = taken  # type: ignore[method-assign]
+        card.used_mb += 9_000
+        taken(mb)
+
+    card.take = stranger_first  # type: ignore[method-assign]
+    assert worker.work("b") == 0
+    assert (worker.cache.names, card.refusals) == (("b",), 1)
+
+
+def test_a_model_that_says_too_much_is_not_refused_once_it_was_seen() -> None:
+    """A wrong word strands no job: what is less of both decides whether a worker can load it at all."""
+    worker = Worker({"a": Size(8_000, 0)}, lambda _: CARD_MB * 2)
+    assert not worker.cache.can_load("a")
+    worker.cache.sizes.learn([Seen("a", (8_000.0,), (), 1)])
+    assert worker.cache.can_load("a")
