@@ -143,6 +143,15 @@ def test_commands_within_a_sentence_are_set_as_code() -> None:
     ) in rendered(content, PAGE, texts=texts)
 
 
+def test_a_moment_within_a_sentence_is_a_time() -> None:
+    """As all times of a page it comes into the reader's zone; within a command it is left as it is."""
+    content = "{{ said(text) }}"
+    assert (
+        'ended at <time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">2026-01-02 14:00:01Z'
+        "</time>, &lt;b&gt; <code>at 2026-01-02 14:00:01Z</code>"
+    ) in rendered(content, PAGE, text="ended at 2026-01-02 14:00:01Z, <b> `at 2026-01-02 14:00:01Z`")
+
+
 def test_times_are_told_to_programs_as_well() -> None:
     """In UTC where there is no script; a moment that is not there is a dash."""
     content = "{{ m.when(at) }}|{{ m.when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"

@@ -15,7 +15,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.audit_log import OF_SUBJECT
-from queue_workflows.repositories.explain.explain_job import Circumstances
+from queue_workflows.repositories.explain.explain_job import (
+    COUNTED_AHEAD,
+    COUNTED_AHEAD_IN_BRIEF,
+    Circumstances,
+)
 from queue_workflows.repositories.explain.explain_run_jobs import RunJobsRepository
 from queue_workflows.repositories.runs.outbox import DUE
 from queue_workflows.repositories.runs.runs import FETCH_AGAIN
@@ -298,6 +302,7 @@ class RunExplainingRepository:
                 [group.first for group in at_work],
                 queues={group.queue for group in at_work},
                 alone=[group.first for group in at_work if group.count == 1],
+                counted_ahead=COUNTED_AHEAD_IN_BRIEF if brief else COUNTED_AHEAD,
             ),
             children=self._children(run_id, groups),
             tree=TreeFacts(*read["tree"][0]),

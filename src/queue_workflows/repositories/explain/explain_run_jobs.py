@@ -214,7 +214,13 @@ class RunJobsRepository:
         self._conn = conn
 
     def circumstances(
-        self, run: WorkflowRun, job_ids: Collection[int], *, queues: Collection[str], alone: Collection[int]
+        self,
+        run: WorkflowRun,
+        job_ids: Collection[int],
+        *,
+        queues: Collection[str],
+        alone: Collection[int],
+        counted_ahead: int = COUNTED_AHEAD,
     ) -> dict[int, Circumstances]:
         """Of jobs of a run those that are still there; how many come first is counted for those `alone`."""
         if not job_ids:
@@ -232,7 +238,7 @@ class RunJobsRepository:
             "ids": list(job_ids),
             "counted": list(alone),
             "queues": list(queues),
-            "limit": COUNTED_AHEAD + 1,
+            "limit": counted_ahead + 1,
         }
         read = read_together(self._conn, NODE.table, reads, params)
         of_queues = _OfQueues(
@@ -241,7 +247,7 @@ class RunJobsRepository:
             _WISHES.load(read["wishes"]),
         )
         jobs = {job.id: job for job in _JOBS.load([row[:-4] for row in read["jobs"]])}
-        ahead = {job_id: min(int(count), COUNTED_AHEAD + 1) for job_id, count in read["ahead"]}
+        ahead = {job_id: min(int(count), counted_ahead + 1) for job_id, count in read["ahead"]}
         before, since = _by_job(read["before"]), _by_job(read["since"])
         rare = _Rare(self._conn, jobs.values())
         found = {}
@@ -267,6 +273,7 @@ class RunJobsRepository:
                 asked_of_queue=since[job.id],
                 lock_holders=rare.lock_holders(job),
                 knowing=rare.knowing(job),
+                counted_ahead=counted_ahead,
             )
         return found
 

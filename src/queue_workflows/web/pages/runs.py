@@ -16,7 +16,7 @@ from queue_workflows.views.hooks import records
 from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
 from queue_workflows.web.page import ROWS, Look, Shown, href, part
 from queue_workflows.web.pages.jobs import named_run
-from queue_workflows.web.pages.links import linked
+from queue_workflows.web.pages.links import Explained, linked
 from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run, redacted_timeline
 from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
@@ -75,7 +75,7 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         ],
         "audit": shown.audit,
         "explanation": told.told,
-        "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
+        "reasons": linked(told.told.reasons, Explained(str(run_id), node_id), prefix=look.prefix),
         "asks": [n.id for n in run.nodes if n.type == "input" and n.state == JobStatus.AWAITING_INPUT],
         "outputs": None if run.outputs is None else look.redaction.shown("result", run.outputs),
         "error": None if not run.error else look.redaction.shown("error", run.error),
@@ -160,7 +160,7 @@ def node(look: Look) -> Shown:
                 for one in JobStatus
             ],
             "explanation": told.told,
-            "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
+            "reasons": linked(told.told.reasons, Explained(str(run_id), node_id), prefix=look.prefix),
             "further": href(here, state=state, after=seen.page.next) if seen.page.next is not None else None,
         },
         # Of fifty jobs it takes as long as all their rows on the page.

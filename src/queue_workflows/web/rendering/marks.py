@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -12,6 +13,9 @@ from queue_workflows.drawing.svg import hatches as patterns
 from queue_workflows.web.rendering.hostile_text import in_line
 
 LONGEST_SAID: Final = 1_000
+# A point in time as explanations tell it, in UTC.
+_MOMENT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)Z")
+_TIME: Final = r'<time datetime="\1T\2+00:00" title="\g<0>">\g<0></time>'
 
 
 def icon(state: str, label: str | None = None) -> Markup:
@@ -40,15 +44,21 @@ def legend(kinds: Collection[str] = tuple(patterns.SEGMENTS), state: str | None 
 
 
 def said(text: object) -> Markup:
-    """A sentence in which what stands between backticks is set as code; others' words in it are harmless."""
+    """A sentence whose moments are times, and what stands between backticks code; its words are harmless."""
     parts = in_line(text, LONGEST_SAID).split("`")
     # A backtick that none follows is only itself.
     if len(parts) % 2 == 0:
         parts[-2:] = [f"{parts[-2]}`{parts[-1]}"]
     marked = (
-        Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if at % 2 else _timed(escape(part))
+        for at, part in enumerate(parts)
     )
     return Markup("").join(marked)
+
+
+def _timed(escaped: Markup) -> Markup:
+    """The moments of a sentence so that a script can put them into its reader's zone, as all others."""
+    return Markup(_MOMENT.sub(_TIME, escaped))  # noqa: S704 - it was escaped
 
 
 def gauge(used: float, limit: float | None, label: str = "", full_is_bad: bool = True) -> Markup:
