@@ -147,8 +147,8 @@ def test_a_moment_within_a_sentence_is_a_time() -> None:
     """As all times of a page it comes into the reader's zone; within a command it is left as it is."""
     content = "{{ said(text) }}"
     assert (
-        'ended at <time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">2026-01-02 14:00:01Z'
-        "</time>, &lt;b&gt; <code>at 2026-01-02 14:00:01Z</code>"
+        'ended at <time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">'
+        "2026-01-02 14:00:01Z</time>, &lt;b&gt; <code>at 2026-01-02 14:00:01Z</code>"
     ) in rendered(content, PAGE, text="ended at 2026-01-02 14:00:01Z, <b> `at 2026-01-02 14:00:01Z`")
 
 

@@ -123,7 +123,8 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
     yield from of_model(there, stale_s=known.stale_s, yield_s=known.yield_s)
     if there.ahead:
-        yield Reason("behind", f"{_jobs(there.ahead, there.counted_ahead)} of the queue before it", {"ahead": there.ahead})
+        before = _jobs(there.ahead, there.counted_ahead)
+        yield Reason("behind", f"{before} of the queue before it", {"ahead": there.ahead})
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
     yield from _full_limit(there)

@@ -1,4 +1,4 @@
-"""Where the cause of a reason can be looked at: the thing that the explanation names, or the row's own facts."""
+"""Where the cause of a reason can be looked at: the thing that it names, or the row."""
 
 from __future__ import annotations
 

@@ -159,7 +159,6 @@ def node(look: Look) -> Shown:
                 )
                 for one in JobStatus
             ],
-            "explanation": told.told,
             "reasons": linked(told.told.reasons, Explained(str(run_id), node_id), prefix=look.prefix),
             "further": href(here, state=state, after=seen.page.next) if seen.page.next is not None else None,
         },
