@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/screenshots.py [DIRECTORY] [--width PIXELS]
 
-It needs Debian's `chromium` and the development dependencies, and writes docs/images unless told otherwise. The
+It needs Debian's `chromium` and the development dependencies, and writes docs/images unless told. The
 demo's processes are at work meanwhile: one film more waits for its answer, and mail for a worker.
 """
 
