@@ -6,13 +6,18 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import jinja2
+import pytest
 
+from queue_workflows.web import rendering
+from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.rendering.templates import Frame, environment
 
 HOSTILE = "\"'></title><script>alert(1)</script><img src=x onerror=alert(1)>"
+TEMPLATES = Path(rendering.__file__).parents[1] / "templates"
 AT = datetime(2026, 1, 2, 14, 0, 1, tzinfo=UTC)
 PAGE = Frame(
     title="Jobs",
@@ -132,6 +137,13 @@ def test_an_action_works_without_a_script() -> None:
     hidden = [(one["name"], one["value"]) for one in found.of("input") if one.get("type") == "hidden"]
     assert hidden == [("act", "cancel"), ("target", "a"), ("target", "b")]
     assert [form.get("method") for form in found.of("form")] == [None, "get"]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_each_act_can_be_come_to_from_a_page(act: str) -> None:
+    """By a button or a form: nobody has to type its address."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in TEMPLATES.glob("*.html"))
+    assert f'"{act}"' in pages
 
 
 def test_commands_within_a_sentence_are_set_as_code() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Final
 
+from queue_workflows.engine.explain.hosts import NOT_SHARED
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import PayloadError, UnknownRun
@@ -21,6 +23,7 @@ from queue_workflows.web.pages.redacted import redacted_explanation, redacted_ru
 from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
+_OF_ITS_HOST: Final = ("host_gone", NOT_SHARED)
 VIEWS = ("graph", "timeline", "nodes", "records")
 
 
@@ -80,6 +83,8 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         "outputs": None if run.outputs is None else look.redaction.shown("result", run.outputs),
         "error": None if not run.error else look.redaction.shown("error", run.error),
         "is_over": run.status in RUN_TERMINAL,
+        # To a host that keeps it waiting.
+        "is_pinned": any(reason.code in _OF_ITS_HOST for reason in told.told.reasons),
     }
     page = Shown(
         title=f"{run.workflow} {str(run_id)[:8]}",

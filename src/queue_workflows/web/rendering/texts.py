@@ -56,6 +56,7 @@ TAKEN_OUT: Final = "taken out by a click"
 VIEWS: Final = "Views"
 PICK: Final = "Pick"
 PICK_ALL: Final = "Pick all rows"
+OF_WHICH_KEY: Final = "of which key"
 TRIES: Final = "Tries"
 TOOK: Final = "Took"
 JOB_TITLES: Final = ("Job", "State", "Queue", "What", "Enqueued", TOOK, TRIES, "Note")
