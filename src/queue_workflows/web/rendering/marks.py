@@ -58,7 +58,7 @@ def said(text: object) -> Markup:
 
 def _timed(escaped: Markup) -> Markup:
     """The moments of a sentence so that a script can put them into its reader's zone, as all others."""
-    return Markup(_MOMENT.sub(_TIME, escaped))  # noqa: S704 - it was escaped
+    return Markup(_MOMENT.sub(_TIME, str(escaped)))  # noqa: S704 - it was escaped
 
 
 def gauge(used: float, limit: float | None, label: str = "", full_is_bad: bool = True) -> Markup:
