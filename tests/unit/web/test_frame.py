@@ -59,8 +59,8 @@ def rendered(content: str, page: Frame, **data: Any) -> str:
 
 
 EVERYTHING = """
-{{ m.state("failed") }}{{ m.state(words) }}{{ m.badge(words, "bad", "failed") }}
-{{ m.when(at) }}{{ m.when(none) }}
+{{ state_mark("failed") }}{{ state_mark(words) }}{{ m.badge(words, "bad", "failed") }}
+{{ when(at) }}{{ when(none) }}
 {{ m.since(at) }}{{ m.span(61) }}{{ m.count(100000, true) }}{{ m.job_link(words) }}{{ m.run_link(words) }}
 {{ m.pager("/a?" ~ words, "/b", at) }}{{ m.empty(words, words, words) }}{{ m.command(words) }}
 {{ m.kv([(words, words)]) }}{{ m.reasons([{"code": words, "text": words, "href": "/x"}]) }}
@@ -107,9 +107,9 @@ def test_a_live_page_names_its_stream() -> None:
 
 def test_a_fragment_is_what_stands_inside_of_main() -> None:
     """Letter by letter, so that a page that did not change is not touched by what its stream brings."""
-    whole = rendered("<p>{{ m.when(at) }}</p>", PAGE)
+    whole = rendered("<p>{{ when(at) }}</p>", PAGE)
     inside = re.search(r"<main[^>]*>(.*)</main>", whole, re.DOTALL)
-    fragment = rendered("<p>{{ m.when(at) }}</p>", PAGE, fragment=True)
+    fragment = rendered("<p>{{ when(at) }}</p>", PAGE, fragment=True)
     title, _, rest = fragment.partition("</title>")
     assert inside is not None
     assert (title, rest.strip()) == ("<title>Jobs · qwf", inside[1].strip())
@@ -166,7 +166,7 @@ def test_a_moment_within_a_sentence_is_a_time() -> None:
 
 def test_times_are_told_to_programs_as_well() -> None:
     """In UTC where there is no script; a moment that is not there is a dash."""
-    content = "{{ m.when(at) }}|{{ m.when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"
+    content = "{{ when(at) }}|{{ when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"
     assert (
         '<time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">2026-01-02 14:00:01Z</time>'
         '|<span class="muted">\N{EN DASH}</span>|100,000+|1m 1s'

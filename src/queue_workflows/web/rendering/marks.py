@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -23,9 +25,23 @@ def icon(state: str, label: str | None = None) -> Markup:
     return _drawn(icons.icon(state, label=label))
 
 
+@lru_cache(maxsize=256)
 def state_mark(state: str) -> Markup:
     """A state's shape and its word."""
     return _drawn(icons.state_mark(state))
+
+
+def when(at: datetime | None, missing: str = "\N{EN DASH}") -> Markup:
+    """A point in time: UTC here, the reader's zone where there is a script.
+
+    No macro, as a page of rows calls it a hundred times.
+    """
+    if at is None:
+        return Markup('<span class="muted">{}</span>').format(missing)
+    utc = at.astimezone(UTC)
+    day, clock = utc.date().isoformat(), utc.time().isoformat(timespec="seconds")
+    said = f"{day} {clock}Z"
+    return Markup(f'<time datetime="{day}T{clock}+00:00" title="{said}">{said}</time>')  # noqa: S704 - digits
 
 
 def brand() -> Markup:
@@ -94,6 +110,7 @@ def _drawn(svg: str) -> Markup:
 GLOBALS: Final[Mapping[str, Callable[..., Markup]]] = {
     "icon": icon,
     "state_mark": state_mark,
+    "when": when,
     "brand": brand,
     "hatches": hatches,
     "legend": legend,
