@@ -176,21 +176,21 @@ def word_of(node: NodeOverview) -> str:
     return _PARKED.get(node.type, node.state) if node.state == "awaiting_input" else node.state
 
 
-def note_of(node: NodeOverview, at: datetime) -> str:
-    """What there is to say of a node beside its state."""
-    parts = [_progress(node), _who(node), _tries(node), _waits(node, at)]
+def note_of(node: NodeOverview, at: datetime, *, has_bar: bool = True) -> str:
+    """What there is to say of a node beside its state; with a bar where nothing else draws one."""
+    parts = [_progress(node, has_bar=has_bar), _who(node), _tries(node), _waits(node, at)]
     if node.error and node.state in ("failed", "cancelled", "scheduled"):
         parts.append(node.error)
     return on_one_line(" · ".join(part for part in parts if part))[:LONGEST_NOTE]
 
 
-def _progress(node: NodeOverview) -> str:
+def _progress(node: NodeOverview, *, has_bar: bool) -> str:
     elements = node.elements
     words = "" if elements is None else _of_elements(elements)
     if elements is None and node.activities:
         message = node.activities[0].message or ""
         words = message if node.fraction is None else f"{int(node.fraction * 100)}% {message}".rstrip()
-    if node.fraction is None or node.finished_at is not None:
+    if node.fraction is None or node.finished_at is not None or not has_bar:
         return words
     return f"{bar(node.fraction)} {words}"
 

@@ -448,4 +448,10 @@ def _last_message(there: Circumstances) -> str | None:
 
 
 def _shown(progress: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in progress.items())
+    """Its message and its fraction as people read them, and whatever else it has by name."""
+    rest = dict(progress)
+    message, fraction = rest.pop("message", None), rest.pop("fraction", None)
+    told = [str(message)] if message else []
+    if isinstance(fraction, (int, float)):
+        told.append(f"{int(fraction * 100)} %")
+    return ", ".join(told + [f"{name} {value}" for name, value in rest.items()])

@@ -29,11 +29,17 @@ class Explained:
 
 @dataclass(frozen=True)
 class Linked:
-    """A reason, and where its cause is."""
+    """A reason, and where its cause is; `look` is the shape of a state that says of which sort it is."""
 
     code: str
     text: str
     href: str
+    look: str
+
+    @property
+    def is_obstacle(self) -> bool:
+        """Whether it has to go before anything goes on."""
+        return self.look in (HELD, "awaiting_input")
 
 
 Facts: TypeAlias = "Mapping[str, Any]"
@@ -45,7 +51,11 @@ def linked(reasons: Iterable[Reason], of: Explained, *, prefix: str) -> list[Lin
     found = []
     for reason in reasons:
         of = _goes_on_with(reason, of)
-        found.append(Linked(reason.code, reason.text, prefix + place(reason.code, reason.data, of)))
+        found.append(
+            Linked(
+                reason.code, reason.text, prefix + place(reason.code, reason.data, of), look_of(reason.code)
+            )
+        )
     return found
 
 
@@ -53,6 +63,11 @@ def place(code: str, data: Facts, of: Explained) -> str:
     """Where the cause of a reason is, by its kind and facts; at worst what it is of itself."""
     way = WAYS.get(code)
     return (way(data, of) if way is not None else None) or _itself(of)
+
+
+def look_of(code: str) -> str:
+    """The state by which a reason is marked: what is no obstacle does not look like one."""
+    return _LOOKS.get(code, HELD)
 
 
 def _goes_on_with(reason: Reason, of: Explained) -> Explained:
@@ -298,4 +313,21 @@ WAYS: Final[Mapping[str, Way]] = {
     "poisoned": _given_up,
     "event_failing": _event,
     **{f"jobs_{status}": _jobs_of(status.value) for status in JobStatus},
+}
+HELD: Final = "held"
+_LOOKS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("running", "jobs_running", "progress"), "running"),
+    **dict.fromkeys(("awaiting_input", "jobs_awaiting_input"), "awaiting_input"),
+    **dict.fromkeys(("scheduled", "retry", "retry_after", "wait", "due", "jobs_scheduled"), "scheduled"),
+    **dict.fromkeys(("waits_for_rate", "waits_for_limit", "waits_for_host_lock"), "scheduled"),
+    **dict.fromkeys(
+        (
+            *("behind", "next", "all_busy", "suspect", "model_cold", "model_warm", "left_to_peer", "waited"),
+            *("was_held", "was_paused", "took", "ended", "last_error", "lease_lapsed", "jobs_queued"),
+            *("jobs_completed", "jobs_skipped", "jobs_failed", "jobs_cancelled", "parents", "ready"),
+            *("child_run", "descendants", "nodes_waiting", "not_begun", "events_due", "set_up", "cancelling"),
+            *("run_over", "foreign_mode"),
+        ),
+        "info",
+    ),
 }

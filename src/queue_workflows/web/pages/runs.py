@@ -113,7 +113,9 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
         drawn = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
-        return {"picture": timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)}
+        kinds = {segment.kind for bar in drawn.bars for segment in bar.segments}
+        picture = timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)
+        return {"picture": picture, "kinds": kinds}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found, shown = records.records(look.conn, run.id, after=after), look.redaction.shown
