@@ -63,7 +63,8 @@ EVERYTHING = """
 {{ when(at) }}{{ when(none) }}
 {{ m.since(at) }}{{ m.span(61) }}{{ m.count(100000, true) }}{{ m.job_link(words) }}{{ m.run_link(words) }}
 {{ m.pager("/a?" ~ words, "/b", at) }}{{ m.empty(words, words, words) }}{{ m.command(words) }}
-{{ m.kv([(words, words)]) }}{{ m.reasons([{"code": words, "text": words, "href": "/x", "look": words, "is_obstacle": true}]) }}
+{{ m.kv([(words, words)]) }}
+{{ m.reasons([{"code": words, "text": words, "href": "/x", "look": words, "is_obstacle": true}]) }}
 {{ m.notice(words, "bad") }}
 {{ m.act_button("cancel", {"target": words}, grave=true) }}{{ m.pick(words, words) }}{{ m.pick_all() }}
 {{ m.filter("/ops/jobs", words, flaw=words, chips=[(words, "/y", true)]) }}{{ m.tabs([(words, "/z", true)]) }}
