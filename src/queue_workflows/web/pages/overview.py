@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from queue_workflows.views import overview as view
 from queue_workflows.views.stuck import Stuck
 from queue_workflows.web.page import Look, Shown
-from queue_workflows.web.pages.links import Explained, place
+from queue_workflows.web.pages.links import Explained, look_of, place
 from queue_workflows.web.pages.redacted import redacted_stuck
 
 
@@ -40,8 +40,8 @@ def overview(look: Look) -> Shown:
     )
 
 
-def _linked(prefix: str, one: Stuck) -> tuple[Stuck, str, Example | None]:
-    """One entry with where its cause is, and where its example is."""
+def _linked(prefix: str, one: Stuck) -> tuple[Stuck, str, str, Example | None]:
+    """One entry with its look, where its cause is, and where its example is."""
     kind, _, name = (one.example or "").partition(":")
     of = Explained(queue=one.queue)
     if kind == "run":
@@ -52,4 +52,5 @@ def _linked(prefix: str, one: Stuck) -> tuple[Stuck, str, Example | None]:
     if kind:
         where = f"/runs/{name}" if kind == "run" else f"/jobs/{one.example}"
         shown = Example(f"run {name[:8]}" if kind == "run" else f"{kind}:{name}", prefix + where)
-    return one, prefix + place(one.code, one.data, of), shown
+    look = "info" if one.goes_on else look_of(one.code)
+    return one, look, prefix + place(one.code, one.data, of), shown
