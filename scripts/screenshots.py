@@ -3,7 +3,7 @@
     .venv/bin/python scripts/screenshots.py [DIRECTORY] [--width PIXELS]
 
 It needs Debian's `chromium` and the development dependencies, and writes docs/images unless told. The
-demo's processes are at work meanwhile: one film more waits for its answer, and mail for a worker.
+demo's processes are at work meanwhile: one film more waits for its answer, and some jobs for a worker.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 1280
 HEIGHT: Final = 800
-RUNS: Final = 3
-MAIL: Final = 12
+RUNS: Final = 2
+WAITING: Final = 12
 PATIENCE_S: Final = 60.0
 PAGES: Final = {
     "overview": "/",
     "jobs": "/jobs",
     "run": "/runs/{asking}",
     "timeline": "/runs/{made}?view=timeline",
-    "job": "/jobs/{mail}",
+    "job": "/jobs/{job}",
     "workflow": "/workflows/film",
     "workers": "/workers",
-    "queue": "/queues/mail",
+    "queue": "/queues/fetch",
 }
 LAST_RUN: Final = "SELECT id FROM workflow_runs WHERE status = 'completed' ORDER BY id DESC LIMIT 1"
 IS_ASKED: Final = """
@@ -80,19 +80,19 @@ def main() -> None:
 
 
 def _leave_something(database: Database) -> Mapping[str, str]:
-    """A film that waits for its answer, and mail that nobody sends; the names of what is shown."""
+    """A film that waits for its answer, and jobs without a worker; the names of what is shown."""
     with database.engine.begin() as connection:
         made = connection.execute(sa.text(LAST_RUN)).scalar_one()
         asking = start_run(FILM, {"brief": "a lighthouse in the fog"}, conn=connection)
-        mail = [
-            enqueue_ingest_job("send", queue="mail", args={"letter": number}, conn=connection)
-            for number in range(MAIL)
+        waiting = [
+            enqueue_ingest_job("fetch_page", queue="fetch", args={"page": number}, conn=connection)
+            for number in range(WAITING)
         ]
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         with database.engine.connect() as connection:
             if connection.execute(sa.text(IS_ASKED), {"run": asking.id}).scalar_one():
-                return {"made": str(made), "asking": str(asking.id), "mail": f"ingest:{mail[-1].id}"}
+                return {"made": str(made), "asking": str(asking.id), "job": f"ingest:{waiting[-1].id}"}
         time.sleep(0.2)
     raise SystemExit("screenshots: the film has not come to its question")
 
