@@ -177,9 +177,9 @@ def word_of(node: NodeOverview) -> str:
 
 
 def note_of(node: NodeOverview, at: datetime, *, has_bar: bool = True) -> str:
-    """What there is to say of a node beside its state; with a bar where nothing else draws one."""
+    """What there is to say of a node beside its state; without a bar, short enough for a small box."""
     who = "" if not has_bar and node.elements is not None else _who(node)
-    parts = [_progress(node, has_bar=has_bar), who, _tries(node), _waits(node, at)]
+    parts = [_progress(node, has_bar=has_bar), who, _tries(node), _waits(node, at, is_short=not has_bar)]
     if node.error and node.state in ("failed", "cancelled", "scheduled"):
         parts.append(node.error)
     return on_one_line(" · ".join(part for part in parts if part))[:LONGEST_NOTE]
@@ -225,14 +225,14 @@ def _tries(node: NodeOverview) -> str:
     return f"attempt {node.attempt}" if node.attempt > 1 else ""
 
 
-def _waits(node: NodeOverview, at: datetime) -> str:
+def _waits(node: NodeOverview, at: datetime, *, is_short: bool) -> str:
     if node.child_run is not None:
         return str(node.child_run) if node.state == "awaiting_input" else f"run {node.child_run}"
     if node.state == "scheduled":
         held = f"held: {node.hold}" if node.hold else ""
         return held or (f"until {say_moment(node.due_at, now=at)}" if node.due_at else "")
     if node.state == "awaiting_input" and node.due_at is not None:
-        word = "until" if node.type == "wait" else "expires at"
+        word = "until" if node.type == "wait" else "expires" if is_short else "expires at"
         return f"{word} {say_moment(node.due_at, now=at)}"
     return ""
 
