@@ -45,7 +45,6 @@ PAGES: Final = {
     "timeline": "/runs/{made}?view=timeline",
     "job": "/jobs/{job}",
     "workflow": "/workflows/film",
-    "workers": "/workers",
     "queue": "/queues/fetch",
 }
 LAST_RUN: Final = "SELECT id FROM workflow_runs WHERE status = 'completed' ORDER BY id DESC LIMIT 1"
