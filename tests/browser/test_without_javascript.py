@@ -64,6 +64,30 @@ def test_a_job_is_cancelled_in_two_steps(
     expect(tab.locator("main .lead")).to_contain_text("cancelled")
 
 
+def test_a_queue_is_paused_and_a_cap_is_set(page: BrowsedPage, ingest: Jobs, tab: Page) -> None:
+    """What may be left out is left empty, or says for how long: what was looked at is what is done."""
+    ingest.enqueue()
+    tab.goto(f"{page.url}/queues")
+    tab.get_by_role("button", name="Pause", exact=True).click()
+    tab.get_by_label("Reason").fill("a new disk")
+    tab.locator(CONFIRM).click()
+    expect(tab.get_by_text("Done.")).to_be_visible()
+    tab.goto(f"{page.url}/workers")
+    tab.get_by_role("button", name="Pause all").click()
+    tab.get_by_label("For how long").fill("2h")
+    tab.locator(CONFIRM).click()
+    expect(tab.get_by_text("Done.")).to_be_visible()
+    tab.goto(f"{page.url}/limits")
+    tab.get_by_placeholder("host:example.org").fill("host:a.example")
+    tab.get_by_role("button", name="Set a cap").click()
+    tab.get_by_label("At most so many at once").fill("2")
+    tab.get_by_role("button", name="Show what it would be").click()
+    tab.locator(CONFIRM).click()
+    expect(tab.get_by_role("cell", name="host:a.example", exact=True)).to_be_visible()
+    tab.goto(f"{page.url}/limits/host:a.example")
+    expect(tab.get_by_text("0 of 2 slots taken")).to_be_visible()
+
+
 def test_picked_rows_are_retried_for_a_reason(page: BrowsedPage, ingest: Jobs, tab: Page) -> None:
     """Of the rows of a list those that were picked are acted on, and the others stay as they are."""
     jobs = ingest.enqueue(3, max_attempts=1)

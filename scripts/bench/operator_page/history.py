@@ -228,6 +228,8 @@ class History:
     job: str
     ended_run: uuid.UUID
     large_run: uuid.UUID
+    # A node of the large run with one job, which waits.
+    open_node: str
     elements_run: uuid.UUID
     asking_run: uuid.UUID
 
@@ -255,7 +257,7 @@ def put_history(
         ):
             say(f"filling: {what}")
             connection.execute(sql if given else sql.replace("%%", "%"), given)
-        large, each, asks = _runs(connection, nodes, elements, errors)
+        large, open_node, each, asks = _runs(connection, nodes, elements, errors)
         _without_triggers(connection, "ENABLE")
         _fleet(connection)
         say("vacuum")
@@ -264,7 +266,7 @@ def put_history(
         job, run = (connection.execute(sql).fetchone() for sql in (OF_WAITING, OF_ENDED))
         assert job is not None
         assert run is not None
-    return History(dsn, f"ingest:{job[0]}", run[0], large, each, asks)
+    return History(dsn, f"ingest:{job[0]}", run[0], large, open_node, each, asks)
 
 
 def _without_triggers(connection: psycopg.Connection[Any], verb: str) -> None:
@@ -295,7 +297,7 @@ def _large(count: int) -> list[Mapping[str, Any]]:
 
 def _runs(
     connection: psycopg.Connection[Any], nodes: int, elements: int, errors: Sequence[str]
-) -> tuple[uuid.UUID, uuid.UUID, uuid.UUID]:
+) -> tuple[uuid.UUID, str, uuid.UUID, uuid.UUID]:
     """An open run of many nodes, one with a node of many elements, and one that asks somebody."""
     documents: dict[str, list[Mapping[str, Any]]] = {
         "large": _large(nodes),
@@ -316,7 +318,7 @@ def _runs(
     connection.execute(ELEMENTS_NODE, {"run": each})
     connection.execute(ASKS, {"run": asks})
     connection.execute(RECORDS, {"run": each})
-    return large, each, asks
+    return large, names[len(names) // 2], each, asks
 
 
 def _fleet(connection: psycopg.Connection[Any]) -> None:

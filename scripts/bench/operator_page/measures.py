@@ -79,7 +79,7 @@ def large_runs(bench: Bench) -> Sequence[Figure]:
     history = _history(bench)
     large, each = f"/runs/{history.large_run}", f"/runs/{history.elements_run}"
     nodes, elements = f"{bench.amounts['nodes']:,} nodes", f"{bench.amounts['elements']:,} elements"
-    one = "a node of one job"
+    one, one_open = "a node of one job", "a node of one job, which waits"
     places = {
         **{f"{nodes}: {view}": f"{large}?view={view}" for view in ("graph", "timeline", "nodes")},
         f"the run of {elements}": each,
@@ -87,11 +87,12 @@ def large_runs(bench: Bench) -> Sequence[Figure]:
         f"a node of {elements}": f"{each}/nodes/each",
         f"its failed ones of {elements}": f"{each}/nodes/each?state=failed",
         one: f"/runs/{history.ended_run}/nodes/n3",
+        one_open: f"{large}/nodes/{history.open_node}",
     }
     seen, bare = looked_at(history.dsn, places, bench.amounts["looks"])
     with psycopg.connect(history.dsn) as connection:
         boxes = len(run_graph(connection, history.large_run).boxes)
-    many, single = (median(seen[name].ms) for name in (f"a node of {elements}", one))
+    many = median(seen[f"a node of {elements}"].ms)
     return [
         *figures_of("large-runs", seen, bare),
         Figure(
@@ -99,9 +100,13 @@ def large_runs(bench: Bench) -> Sequence[Figure]:
             *(boxes / MOST_BOXES, 1.0, True),
         ),
         Figure("large-runs", f"{nodes}: the page", seen[f"{nodes}: graph"].size / 1000, "kB"),
-        Figure(
-            *("large-runs", f"a node of {elements}, the median", many, "ms", one, single),
-            *(many / single, 2.0, True),
+        *(
+            Figure(
+                *("large-runs", f"a node of {elements}, the median", many, "ms", beside, single),
+                *(many / single, 2.0, True),
+            )
+            for beside in (one, one_open)
+            for single in (median(seen[beside].ms),)
         ),
     ]
 

@@ -176,21 +176,22 @@ def word_of(node: NodeOverview) -> str:
     return _PARKED.get(node.type, node.state) if node.state == "awaiting_input" else node.state
 
 
-def note_of(node: NodeOverview, at: datetime) -> str:
-    """What there is to say of a node beside its state."""
-    parts = [_progress(node), _who(node), _tries(node), _waits(node, at)]
+def note_of(node: NodeOverview, at: datetime, *, has_bar: bool = True) -> str:
+    """What there is to say of a node beside its state; without a bar, short enough for a small box."""
+    who = "" if not has_bar and node.elements is not None else _who(node)
+    parts = [_progress(node, has_bar=has_bar), who, _tries(node), _waits(node, at, is_short=not has_bar)]
     if node.error and node.state in ("failed", "cancelled", "scheduled"):
         parts.append(node.error)
     return on_one_line(" · ".join(part for part in parts if part))[:LONGEST_NOTE]
 
 
-def _progress(node: NodeOverview) -> str:
+def _progress(node: NodeOverview, *, has_bar: bool) -> str:
     elements = node.elements
     words = "" if elements is None else _of_elements(elements)
     if elements is None and node.activities:
         message = node.activities[0].message or ""
         words = message if node.fraction is None else f"{int(node.fraction * 100)}% {message}".rstrip()
-    if node.fraction is None or node.finished_at is not None:
+    if node.fraction is None or node.finished_at is not None or not has_bar:
         return words
     return f"{bar(node.fraction)} {words}"
 
@@ -224,14 +225,14 @@ def _tries(node: NodeOverview) -> str:
     return f"attempt {node.attempt}" if node.attempt > 1 else ""
 
 
-def _waits(node: NodeOverview, at: datetime) -> str:
+def _waits(node: NodeOverview, at: datetime, *, is_short: bool) -> str:
     if node.child_run is not None:
         return str(node.child_run) if node.state == "awaiting_input" else f"run {node.child_run}"
     if node.state == "scheduled":
         held = f"held: {node.hold}" if node.hold else ""
         return held or (f"until {say_moment(node.due_at, now=at)}" if node.due_at else "")
     if node.state == "awaiting_input" and node.due_at is not None:
-        word = "until" if node.type == "wait" else "expires at"
+        word = "until" if node.type == "wait" else "expires" if is_short else "expires at"
         return f"{word} {say_moment(node.due_at, now=at)}"
     return ""
 

@@ -191,15 +191,23 @@ def _stuck_runs(facts: Facts) -> Iterator[Stuck]:
     if facts.inputs.count and facts.inputs.detail is not None:
         run, node = facts.inputs.detail.split(" ", 1)
         text = "nodes wait for somebody's answer: `qwf run submit-input RUN NODE`"
-        yield _of_runs("awaiting_input", text, facts.inputs, command=f"qwf explain {run} {node}", example=run)
+        command = f"qwf explain {run} {node}"
+        yield _of_runs("awaiting_input", text, facts.inputs, command=command, example=run, node=node)
 
 
 def _of_runs(
-    code: str, text: str, fact: Fact, *, command: str | None = None, example: str | None = None
+    code: str,
+    text: str,
+    fact: Fact,
+    *,
+    command: str | None = None,
+    example: str | None = None,
+    node: str | None = None,
 ) -> Stuck:
     run = example or fact.detail
     shown = command or f"qwf explain {run}"
-    return Stuck(code, text, fact.count, False, code in _GOES_ON, None, run and f"run:{run}", shown)
+    data = {} if node is None else {"node": node}
+    return Stuck(code, text, fact.count, False, code in _GOES_ON, None, run and f"run:{run}", shown, data)
 
 
 def json_of(one: Stuck) -> dict[str, Any]:

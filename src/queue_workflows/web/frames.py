@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request
 
 from queue_workflows.web.access.redaction import Redaction
-from queue_workflows.web.access.users import SOMETHING, Users
+from queue_workflows.web.access.users import Users
 from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.addresses import path_with_words
 from queue_workflows.web.page import Address, Shown
@@ -31,8 +29,7 @@ class Frames:
         """
         if self._read_only:
             return frozenset()
-        asked = await asyncio.gather(*(self._users.may(user, act.name, SOMETHING) for act in ACTS.values()))
-        return frozenset(act.name for act, may in zip(ACTS.values(), asked, strict=True) if may)
+        return await self._users.may_any_of(user, ACTS)
 
     async def of(self, request: Request, address: Address, shown: Shown) -> Frame:
         """What stands around this page, for the user of the request."""

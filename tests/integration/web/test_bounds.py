@@ -10,9 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.workers import until
+from support.rows.jobs import Jobs
 from support.servers.web_page import OperatorsPage, text_of
 
 from queue_workflows.db.doctor.findings import Report
+from queue_workflows.repositories.explain.explain_job import COUNTED_AHEAD_IN_BRIEF
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import MOST
 from queue_workflows.web.database.last_report import KEPT_FOR_S, LastReport
@@ -180,3 +182,20 @@ def test_failures_of_very_many_kinds_are_a_page_all_the_same(
     assert shown.text.count("<tr>") == 201
     assert "7 rarer groups are not shown" in text_of(shown)
     assert len(page.get("/failures.json").json()) == 207
+
+
+def test_the_page_of_a_job_counts_to_a_thousand_what_comes_before_it(
+    page: OperatorsPage, ingest: Jobs
+) -> None:
+    """Each of them is a row to read; a program gets the count that the command has."""
+    *_, near, _, last = ingest.enqueue(COUNTED_AHEAD_IN_BRIEF + 3)
+    assert f"{COUNTED_AHEAD_IN_BRIEF:,} jobs of the queue before it" in text_of(
+        page.get(f"/jobs/ingest:{near}")
+    )
+    assert "more than 1,000 jobs of the queue before it" in text_of(page.get(f"/jobs/ingest:{last}"))
+    (ahead,) = (
+        reason["data"]["ahead"]
+        for reason in page.get(f"/jobs/ingest:{last}/explain.json").json()["reasons"]
+        if reason["code"] == "behind"
+    )
+    assert ahead == COUNTED_AHEAD_IN_BRIEF + 2

@@ -6,13 +6,18 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import jinja2
+import pytest
 
+from queue_workflows.web import rendering
+from queue_workflows.web.acts.all import ACTS
 from queue_workflows.web.rendering.templates import Frame, environment
 
 HOSTILE = "\"'></title><script>alert(1)</script><img src=x onerror=alert(1)>"
+TEMPLATES = Path(rendering.__file__).parents[1] / "templates"
 AT = datetime(2026, 1, 2, 14, 0, 1, tzinfo=UTC)
 PAGE = Frame(
     title="Jobs",
@@ -54,11 +59,12 @@ def rendered(content: str, page: Frame, **data: Any) -> str:
 
 
 EVERYTHING = """
-{{ m.state("failed") }}{{ m.state(words) }}{{ m.badge(words, "bad", "failed") }}
-{{ m.when(at) }}{{ m.when(none) }}
+{{ state_mark("failed") }}{{ state_mark(words) }}{{ m.badge(words, "bad", "failed") }}
+{{ when(at) }}{{ when(none) }}
 {{ m.since(at) }}{{ m.span(61) }}{{ m.count(100000, true) }}{{ m.job_link(words) }}{{ m.run_link(words) }}
 {{ m.pager("/a?" ~ words, "/b", at) }}{{ m.empty(words, words, words) }}{{ m.command(words) }}
-{{ m.kv([(words, words)]) }}{{ m.reasons([{"code": words, "text": words, "href": "/x"}]) }}
+{{ m.kv([(words, words)]) }}
+{{ m.reasons([{"code": words, "text": words, "href": "/x", "look": words, "is_obstacle": true}]) }}
 {{ m.notice(words, "bad") }}
 {{ m.act_button("cancel", {"target": words}, grave=true) }}{{ m.pick(words, words) }}{{ m.pick_all() }}
 {{ m.filter("/ops/jobs", words, flaw=words, chips=[(words, "/y", true)]) }}{{ m.tabs([(words, "/z", true)]) }}
@@ -102,9 +108,9 @@ def test_a_live_page_names_its_stream() -> None:
 
 def test_a_fragment_is_what_stands_inside_of_main() -> None:
     """Letter by letter, so that a page that did not change is not touched by what its stream brings."""
-    whole = rendered("<p>{{ m.when(at) }}</p>", PAGE)
+    whole = rendered("<p>{{ when(at) }}</p>", PAGE)
     inside = re.search(r"<main[^>]*>(.*)</main>", whole, re.DOTALL)
-    fragment = rendered("<p>{{ m.when(at) }}</p>", PAGE, fragment=True)
+    fragment = rendered("<p>{{ when(at) }}</p>", PAGE, fragment=True)
     title, _, rest = fragment.partition("</title>")
     assert inside is not None
     assert (title, rest.strip()) == ("<title>Jobs · qwf", inside[1].strip())
@@ -134,6 +140,13 @@ def test_an_action_works_without_a_script() -> None:
     assert [form.get("method") for form in found.of("form")] == [None, "get"]
 
 
+@pytest.mark.parametrize("act", ACTS)
+def test_each_act_can_be_come_to_from_a_page(act: str) -> None:
+    """By a button or a form: nobody has to type its address."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in TEMPLATES.glob("*.html"))
+    assert f'"{act}"' in pages
+
+
 def test_commands_within_a_sentence_are_set_as_code() -> None:
     """What stands between two backticks; everything of it is escaped, and a backtick alone is one."""
     content = "{% for text in texts %}{{ said(text) }}|{% endfor %}"
@@ -143,9 +156,18 @@ def test_commands_within_a_sentence_are_set_as_code() -> None:
     ) in rendered(content, PAGE, texts=texts)
 
 
+def test_a_moment_within_a_sentence_is_a_time() -> None:
+    """As all times of a page it comes into the reader's zone; within a command it is left as it is."""
+    content = "{{ said(text) }}"
+    assert (
+        'ended at <time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">'
+        "2026-01-02 14:00:01Z</time>, &lt;b&gt; <code>at 2026-01-02 14:00:01Z</code>"
+    ) in rendered(content, PAGE, text="ended at 2026-01-02 14:00:01Z, <b> `at 2026-01-02 14:00:01Z`")
+
+
 def test_times_are_told_to_programs_as_well() -> None:
     """In UTC where there is no script; a moment that is not there is a dash."""
-    content = "{{ m.when(at) }}|{{ m.when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"
+    content = "{{ when(at) }}|{{ when(none) }}|{{ m.count(100000, true) }}|{{ m.span(61) }}"
     assert (
         '<time datetime="2026-01-02T14:00:01+00:00" title="2026-01-02 14:00:01Z">2026-01-02 14:00:01Z</time>'
         '|<span class="muted">\N{EN DASH}</span>|100,000+|1m 1s'

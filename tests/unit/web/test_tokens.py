@@ -42,6 +42,8 @@ def test_a_mark_is_of_exactly_what_was_shown() -> None:
         replace(ASKED, words={"for": "3h"}),
     ]
     assert {tokens.judge(mark, "ada", other).verdict for other in others} == {Verdict.OTHER}
+    left_empty = replace(ASKED, words={"for": "2h", "burst": ""})
+    assert tokens.judge(mark, "ada", left_empty).verdict is Verdict.GOOD
     assert tokens.judge(mark, "bob", ASKED).verdict is Verdict.OTHER
     assert Tokens().judge(mark, "ada", ASKED).verdict is Verdict.OTHER
     nonce, until, _, signature = mark.split(".")

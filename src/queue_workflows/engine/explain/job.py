@@ -123,16 +123,17 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
     yield from of_model(there, stale_s=known.stale_s, yield_s=known.yield_s)
     if there.ahead:
-        yield Reason("behind", f"{_jobs(there.ahead)} of the queue before it", {"ahead": there.ahead})
+        before = _jobs(there.ahead, there.counted_ahead)
+        yield Reason("behind", f"{before} of the queue before it", {"ahead": there.ahead})
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
     yield from _full_limit(there)
     yield from held_lock(there)
 
 
-def _jobs(ahead: int) -> str:
-    if ahead > COUNTED_AHEAD:
-        return f"more than {COUNTED_AHEAD:,} jobs"
+def _jobs(ahead: int, counted: int = COUNTED_AHEAD) -> str:
+    if ahead > counted:
+        return f"more than {counted:,} jobs"
     return "1 job" if ahead == 1 else f"{ahead:,} jobs"
 
 
@@ -447,4 +448,10 @@ def _last_message(there: Circumstances) -> str | None:
 
 
 def _shown(progress: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in progress.items())
+    """Its message and its fraction as people read them, and whatever else it has by name."""
+    rest = dict(progress)
+    message, fraction = rest.pop("message", None), rest.pop("fraction", None)
+    told = [str(message)] if message else []
+    if isinstance(fraction, (int, float)):
+        told.append(f"{int(fraction * 100)} %")
+    return ", ".join(told + [f"{name} {value}" for name, value in rest.items()])

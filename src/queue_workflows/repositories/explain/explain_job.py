@@ -47,8 +47,9 @@ from queue_workflows.states import JobStatus
 
 Job: TypeAlias = "IngestJob | WorkflowNodeJob"
 
-# Beyond this many nobody counts: each is an entry of the claim's index to read.
+# Beyond this many nobody counts: each is a row to read, maybe on a page of its own; in brief beyond fewer.
 COUNTED_AHEAD: Final = 10_000
+COUNTED_AHEAD_IN_BRIEF: Final = 1_000
 # mark: each priority, and up to which position what stands there comes first; as the claim walks the index.
 AHEAD: Final = per_family(
     """
@@ -158,6 +159,8 @@ class Circumstances:
     knowing: KnowingWorkers | None = None
     # What its model took of each kind of device.
     model_memory: Sequence[ModelMemoryRow] = ()
+    # To how many it was counted what comes first; one more than that is more.
+    counted_ahead: int = COUNTED_AHEAD
 
 
 def name_to_know(job: Job) -> str | None:
@@ -185,12 +188,13 @@ class ExplainingRepository:
         self._stale_s = stale_s
         self._last_run: WorkflowRun | None = None
 
-    def circumstances(self, family: Family, job_id: int) -> Circumstances | None:
-        """What there is to know about a job, or None where there is none."""
+    def circumstances(self, family: Family, job_id: int, *, brief: bool = False) -> Circumstances | None:
+        """What there is to know about a job, or None where there is none; in brief less far counted."""
         job = self.job(family, job_id)
         if job is None:
             return None
-        reads, params = _judged(family, job)
+        counted_ahead = COUNTED_AHEAD_IN_BRIEF if brief else COUNTED_AHEAD
+        reads, params = _judged(family, job, counted_ahead)
         if (name := name_to_know(job)) is not None:
             reads = reads | {"knowing": WHICH_KNOW}
             params = params | {
@@ -215,7 +219,7 @@ class ExplainingRepository:
             claimable=claimable,
             due=due,
             lapsed=lapsed,
-            ahead=min(ahead, COUNTED_AHEAD + 1),
+            ahead=min(ahead, counted_ahead + 1),
             workers=workers,
             at_work=at_work,
             wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
@@ -228,6 +232,7 @@ class ExplainingRepository:
             lock_holders=lock_holders,
             knowing=next(iter(KnowingWorkers.by_name(read.get("knowing", ())).values()), None),
             model_memory=self._model_memory(job),
+            counted_ahead=counted_ahead,
         )
 
     def job(self, family: Family, job_id: int) -> Job | None:
@@ -285,10 +290,10 @@ class ExplainingRepository:
         return Limit(limit, slots, before, adapts_from)
 
 
-def _judged(family: Family, job: Job) -> tuple[dict[str, str], dict[str, Any]]:
+def _judged(family: Family, job: Job, counted_ahead: int) -> tuple[dict[str, str], dict[str, Any]]:
     """What judges a job and counts those that come first, which is not asked of one that is not queued."""
     reads = {"judged": JUDGED[family.name]}
-    params: dict[str, Any] = {"id": job.id, "queue": job.queue, "limit": COUNTED_AHEAD + 1}
+    params: dict[str, Any] = {"id": job.id, "queue": job.queue, "limit": counted_ahead + 1}
     if job.status != JobStatus.QUEUED:
         return reads, params
     first = [priority for priority in PRIORITIES if priority >= job.priority]

@@ -15,7 +15,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.audit_log import OF_SUBJECT
-from queue_workflows.repositories.explain.explain_job import Circumstances
+from queue_workflows.repositories.explain.explain_job import (
+    COUNTED_AHEAD,
+    COUNTED_AHEAD_IN_BRIEF,
+    Circumstances,
+)
 from queue_workflows.repositories.explain.explain_run_jobs import RunJobsRepository
 from queue_workflows.repositories.runs.outbox import DUE
 from queue_workflows.repositories.runs.runs import FETCH_AGAIN
@@ -36,7 +40,7 @@ MOST_GROUPS: Final = 20
 MOST_EVENTS: Final = 5
 # Open jobs of a run beyond this many in one status are not counted.
 COUNTED: Final = 100_000
-COUNTED_IN_BRIEF: Final = 1_000
+COUNTED_IN_BRIEF: Final = 100
 
 RUN: Final = """
 SELECT status, mode, workflow_name, priority, nodes_left, nodes_active, nodes_failed, stopping,
@@ -144,7 +148,10 @@ _READS: Final = {
         "workflow_runs.outputs::text AS outputs", "NULL AS outputs"
     ),
 }
-_BRIEF_READS: Final = {**_READS, "groups": GROUPS_IN_BRIEF}
+# The page of a node has no history, in which acts are told.
+_BRIEF_READS: Final = {name: sql for name, sql in _READS.items() if name != "done_to_it"} | {
+    "groups": GROUPS_IN_BRIEF
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +272,8 @@ class RunExplainingRepository:
     ) -> RunCircumstances | None:
         """What there is to know about a run, or about one node of it; None where there is no such run.
 
-        In brief open jobs are counted to `COUNTED_IN_BRIEF`, so that a hundred thousand cost what few do.
+        In brief open jobs are counted to `COUNTED_IN_BRIEF`, so that a hundred thousand cost what few do, and
+        nothing is read that only a history tells.
         """
         params = {
             "run_id": run_id,
@@ -298,10 +306,12 @@ class RunExplainingRepository:
                 [group.first for group in at_work],
                 queues={group.queue for group in at_work},
                 alone=[group.first for group in at_work if group.count == 1],
+                has_running=any(group.status is JobStatus.RUNNING for group in at_work),
+                counted_ahead=COUNTED_AHEAD_IN_BRIEF if brief else COUNTED_AHEAD,
             ),
             children=self._children(run_id, groups),
             tree=TreeFacts(*read["tree"][0]),
-            done_to_it=_AUDIT.load(read["done_to_it"]),
+            done_to_it=_AUDIT.load(read.get("done_to_it", ())),
         )
 
     def nodes(self, run_id: uuid.UUID, node_ids: Sequence[str]) -> dict[str, NodeRow]:

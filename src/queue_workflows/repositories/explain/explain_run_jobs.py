@@ -214,25 +214,35 @@ class RunJobsRepository:
         self._conn = conn
 
     def circumstances(
-        self, run: WorkflowRun, job_ids: Collection[int], *, queues: Collection[str], alone: Collection[int]
+        self,
+        run: WorkflowRun,
+        job_ids: Collection[int],
+        *,
+        queues: Collection[str],
+        alone: Collection[int],
+        has_running: bool,
+        counted_ahead: int = COUNTED_AHEAD,
     ) -> dict[int, Circumstances]:
-        """Of jobs of a run those that are still there; how many come first is counted for those `alone`."""
+        """Of jobs of a run those that are still there; how many come first is counted for those `alone`.
+
+        What was asked of workers while a job waited is read where one runs, as it is told of these only.
+        """
         if not job_ids:
             return {}
         reads = {
             "jobs": JOBS,
-            "ahead": AHEAD_OF_EACH,
             "workers": STANDING_OF_QUEUES,
             "at_work": AT_WORK_IN_QUEUES,
             "wishes": BLOCKING_QUEUES,
-            "before": ASKED_BEFORE,
-            "since": ASKED_SINCE,
         }
+        # Each part is planned anew for each look, which costs more than to run it.
+        reads |= {"ahead": AHEAD_OF_EACH} if alone else {}
+        reads |= {"before": ASKED_BEFORE, "since": ASKED_SINCE} if has_running else {}
         params = {
             "ids": list(job_ids),
             "counted": list(alone),
             "queues": list(queues),
-            "limit": COUNTED_AHEAD + 1,
+            "limit": counted_ahead + 1,
         }
         read = read_together(self._conn, NODE.table, reads, params)
         of_queues = _OfQueues(
@@ -241,8 +251,8 @@ class RunJobsRepository:
             _WISHES.load(read["wishes"]),
         )
         jobs = {job.id: job for job in _JOBS.load([row[:-4] for row in read["jobs"]])}
-        ahead = {job_id: min(int(count), COUNTED_AHEAD + 1) for job_id, count in read["ahead"]}
-        before, since = _by_job(read["before"]), _by_job(read["since"])
+        ahead = {job_id: min(int(count), counted_ahead + 1) for job_id, count in read.get("ahead", ())}
+        before, since = _by_job(read.get("before", ())), _by_job(read.get("since", ()))
         rare = _Rare(self._conn, jobs.values())
         found = {}
         for *row, claimable, due, lapsed, now in read["jobs"]:
@@ -267,6 +277,7 @@ class RunJobsRepository:
                 asked_of_queue=since[job.id],
                 lock_holders=rare.lock_holders(job),
                 knowing=rare.knowing(job),
+                counted_ahead=counted_ahead,
             )
         return found
 

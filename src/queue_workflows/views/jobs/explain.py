@@ -25,10 +25,19 @@ class ExplainedJob:
 
 
 def explained_job(
-    connection: psycopg.Connection[Any], family: Family, job_id: int, known: Knowledge
+    connection: psycopg.Connection[Any],
+    family: Family,
+    job_id: int,
+    known: Knowledge,
+    *,
+    brief: bool = False,
 ) -> ExplainedJob:
-    """The explanation of a job, or `UnknownJob`; read within one snapshot, so that its parts fit together."""
-    there = ExplainingRepository(connection, stale_s=known.stale_s).circumstances(family, job_id)
+    """The explanation of a job, or `UnknownJob`; read within one snapshot, so that its parts fit together.
+
+    In brief the jobs that come before it are counted to a thousand.
+    """
+    repository = ExplainingRepository(connection, stale_s=known.stale_s)
+    there = repository.circumstances(family, job_id, brief=brief)
     if there is None:
         raise UnknownJob(name_of(family, job_id))
     return ExplainedJob(name_of(family, job_id), there, explain(there, known))

@@ -37,7 +37,7 @@ def explained_run(
 ) -> ExplainedRun:
     """The reasons and the history; `UnknownRun` or `UnknownNode` where there is none.
 
-    In brief what is open is counted to a thousand, for a page that has the counts of the node beside it.
+    In brief what is open is counted to a hundred, for a page that has the counts of the node beside it.
     """
     repository = RunExplainingRepository(conn)
     there = repository.circumstances(run_id, node_id=node, brief=brief)

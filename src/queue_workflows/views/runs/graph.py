@@ -151,7 +151,7 @@ def _box(members: Sequence[NodeOverview], at: datetime) -> Box:
         counts=_counts(members),
         members=len(members),
         module=first.module if len(modules) == 1 else None,
-        note=note_of(first, at) if is_one else "",
+        note=note_of(first, at, has_bar=False) if is_one else "",
         started_at=min(started, default=None),
         finished_at=max(finished, default=None) if len(finished) == len(members) else None,
         named=tuple(node.id for node in nsmallest(_NAMED, members, key=_place)),

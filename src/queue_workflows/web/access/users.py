@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -40,6 +41,23 @@ class Users:
             return None
         return found[:_LONGEST_NAME] if isinstance(found, str) and found.strip() else None
 
+    async def may_any_of(self, user: str, verbs: Collection[str]) -> frozenset[str]:
+        """What of this the user may do to something, asked on one thread one after the other."""
+        if inspect.iscoroutinefunction(self._authorize):
+            asked = await asyncio.gather(*(self.may(user, verb, SOMETHING) for verb in verbs))
+            return frozenset(verb for verb, may in zip(verbs, asked, strict=True) if may)
+        answers = await run_in_threadpool(self._asked, user, verbs)
+        return frozenset([verb for verb, answer in answers.items() if await _is_yes(verb, answer)])
+
+    def _asked(self, user: str, verbs: Collection[str]) -> dict[str, object]:
+        answers: dict[str, object] = {}
+        for verb in verbs:
+            try:
+                answers[verb] = self._authorize(user, verb, SOMETHING)
+            except Exception:
+                _log.exception("authorize raised for %s; it is denied", verb)
+        return answers
+
     async def may(self, user: str, verb: str, target: str) -> bool:
         """Whether this user may do this to that; only a plain True is a yes."""
         try:
@@ -47,6 +65,15 @@ class Users:
         except Exception:
             _log.exception("authorize raised for %s; it is denied", verb)
             return False
+
+
+async def _is_yes(verb: str, answer: object) -> bool:
+    """Whether it is one, also where a plain function gave what is to be awaited."""
+    try:
+        return (await answer if inspect.isawaitable(answer) else answer) is True
+    except Exception:
+        _log.exception("authorize raised for %s; it is denied", verb)
+        return False
 
 
 async def _call(function: Callable[..., object], *given: object) -> object:

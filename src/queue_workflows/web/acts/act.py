@@ -123,5 +123,7 @@ class Act:
     takes_many: bool = True
     # Whether it stores why; an answer to a question needs no reason.
     takes_reason: bool = True
+    # The fields that say how it is done and not what: what was shown holds whatever they are filled with.
+    free_words: frozenset[str] = frozenset()
     # Whether it stops or undoes something.
     is_grave: bool = False

@@ -62,6 +62,12 @@ class _Wanted:
         """The things and words."""
         return self.form.asked
 
+    @property
+    def shown(self) -> Asked:
+        """Of what a mark is: without the words that change nothing of what a preview shows."""
+        words = {name: value for name, value in self.asked.words.items() if name not in self.act.free_words}
+        return replace(self.asked, words=words)
+
 
 class Door:
     """Shows what an act would be, does it once, and says what became of it."""
@@ -102,7 +108,7 @@ class Door:
         wanted = await self._wanted(request, users, frame)
         if not wanted.form.seen:
             raise _refused(wanted, 403, "This was not looked at before")
-        judged = self._tokens.judge(wanted.form.seen, wanted.user, wanted.asked)
+        judged = self._tokens.judge(wanted.form.seen, wanted.user, wanted.shown)
         if judged.verdict is Verdict.USED:
             raise self._done_already(wanted, judged)
         preview = await self._look(wanted)
@@ -155,7 +161,7 @@ class Door:
             "drawn": {field.name for field in preview.fields},
             "preview": redacted_preview(preview, self._redaction),
             "reason": wanted.form.reason,
-            "seen": self._tokens.issue(wanted.user, wanted.asked, preview.count) if is_ready else "",
+            "seen": self._tokens.issue(wanted.user, wanted.shown, preview.count) if is_ready else "",
             "changed": changed,
         }
         return HTMLResponse(render("act_preview.html", frame, data), status, NOT_KEPT)

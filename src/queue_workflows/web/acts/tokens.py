@@ -94,6 +94,7 @@ class Tokens:
         return True
 
     def _signature(self, user: str, asked: Asked, *parts: str) -> str:
-        words = sorted(asked.words.items())
+        # A browser sends a field that was left empty, which a link to the preview did not name.
+        words = sorted((name, value) for name, value in asked.words.items() if value)
         told = json.dumps([user, asked.act, asked.targets, asked.where, words, parts])
         return hmac.new(self._key, told.encode(), hashlib.sha256).hexdigest()

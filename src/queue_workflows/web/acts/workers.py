@@ -71,6 +71,7 @@ def wish_act(name: str, label: str, desired: DesiredState, place: Place) -> Act:
         preview=preview,
         perform=perform,
         takes_many=False,
+        free_words=frozenset({_FOR}),
         is_grave=desired is DesiredState.OFF,
     )
 

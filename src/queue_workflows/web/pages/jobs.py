@@ -17,7 +17,7 @@ from queue_workflows.views.jobs import explain, failures, job, listing
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
 from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
-from queue_workflows.web.pages.links import linked
+from queue_workflows.web.pages.links import Explained, linked
 from queue_workflows.web.pages.redacted import redacted_explanation
 from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import wait_bar_picture
@@ -68,7 +68,9 @@ def explained(look: Look) -> Shown:
 
 def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
     family, job_id = named(look.parts["job"])
-    told = explain.explained_job(look.conn, family, job_id, look.knowledge())
+    # Of a page alone in brief, as each of those that come before may lie on a page of the table of its own.
+    is_brief = look.as_json is False
+    told = explain.explained_job(look.conn, family, job_id, look.knowledge(), brief=is_brief)
     stored = job.stored_of(told.there)
     return stored, replace(told, explanation=redacted_explanation(told.explanation, look.redaction))
 
@@ -76,13 +78,23 @@ def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
 def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, command: str, json: Any) -> Shown:
     columns = stored.columns
     run = str(columns["run_id"]) if columns.get("run_id") else None
-    reasons = linked(told.explanation.reasons, prefix=look.prefix, queue=columns["queue"], run=run)
     values = [
         (name, look.redaction.shown(KINDS[name], columns[name]))
         for name in ("args", "inputs", "context_delta", "result", "progress")
         if columns.get(name) not in (None, {}, [])
     ]
     bar = bar_of_job(told.there)
+    sections = {"time": bar, "attempts": stored.errors, "values": values}
+    of = Explained(
+        run=run,
+        node=columns.get("node_id"),
+        job=stored.name,
+        queue=columns["queue"],
+        worker=columns["claimed_by"],
+        host=next((w.host_label for w in told.there.workers if w.worker_id == columns["claimed_by"]), None),
+        schedule=columns.get("schedule_name"),
+        sections=frozenset(name for name, there in sections.items() if there),
+    )
     return Shown(
         title=f"{stored.name} {stored.title}",
         template="job.html",
@@ -94,7 +106,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "wait_bar": wait_bar_picture(bar, columns["status"]),
             "waits": {segment.kind for segment in bar},
             "explanation": told.explanation,
-            "reasons": reasons,
+            "reasons": linked(told.explanation.reasons, of, prefix=look.prefix),
             "values": values,
             "errors": [look.redaction.value("error", dict(one)) for one in reversed(stored.errors)],
             "facts": [

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from queue_workflows.views import overview as view
 from queue_workflows.views.stuck import Stuck
-from queue_workflows.web.page import Look, Shown, href
+from queue_workflows.web.page import Look, Shown
+from queue_workflows.web.pages.links import Explained, look_of, place
 from queue_workflows.web.pages.redacted import redacted_stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A job or a run that stands for a group, and where it is."""
+
+    name: str
+    href: str
 
 
 def overview(look: Look) -> Shown:
@@ -22,7 +31,7 @@ def overview(look: Look) -> Shown:
         data={
             "seen": seen,
             "told": told,
-            "stuck": [(one, _place(look.prefix, one)) for one in seen.stuck],
+            "stuck": [_linked(look.prefix, one) for one in seen.stuck],
             # A chart goes from the left to now, a view from now backwards.
             "ended": [minute.ended for minute in reversed(seen.minutes)],
             "failed": [minute.failed for minute in reversed(seen.minutes)],
@@ -31,11 +40,17 @@ def overview(look: Look) -> Shown:
     )
 
 
-def _place(prefix: str, one: Stuck) -> str | None:
-    """Where the example is, or else the queue."""
-    name = one.example or ""
-    if name.startswith(("ingest:", "node:")):
-        return f"{prefix}/jobs/{name}"
-    if name.startswith("run:"):
-        return f"{prefix}/runs/{name.removeprefix('run:')}"
-    return None if one.queue is None else href(f"{prefix}/queues/{one.queue}")
+def _linked(prefix: str, one: Stuck) -> tuple[Stuck, str, str, Example | None]:
+    """One entry with its look, where its cause is, and where its example is."""
+    kind, _, name = (one.example or "").partition(":")
+    of = Explained(queue=one.queue)
+    if kind == "run":
+        of = Explained(run=name, queue=one.queue)
+    elif kind:
+        of = Explained(job=one.example, queue=one.queue)
+    shown = None
+    if kind:
+        where = f"/runs/{name}" if kind == "run" else f"/jobs/{one.example}"
+        shown = Example(f"run {name[:8]}" if kind == "run" else f"{kind}:{name}", prefix + where)
+    look = "info" if one.goes_on else look_of(one.code)
+    return one, look, prefix + place(one.code, one.data, of), shown

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Final
 
+from queue_workflows.engine.explain.hosts import NOT_SHARED
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import PayloadError, UnknownRun
@@ -16,11 +18,12 @@ from queue_workflows.views.hooks import records
 from queue_workflows.views.runs import elements, explain, graph, listing, question, show, timeline
 from queue_workflows.web.page import ROWS, Look, Shown, href, part
 from queue_workflows.web.pages.jobs import named_run
-from queue_workflows.web.pages.links import linked
+from queue_workflows.web.pages.links import Explained, linked
 from queue_workflows.web.pages.redacted import redacted_explanation, redacted_run, redacted_timeline
 from queue_workflows.web.pages.search import found_data
 from queue_workflows.web.rendering.pictures import graph_picture, timeline_picture
 
+_OF_ITS_HOST: Final = ("host_gone", NOT_SHARED)
 VIEWS = ("graph", "timeline", "nodes", "records")
 
 
@@ -75,11 +78,13 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
         ],
         "audit": shown.audit,
         "explanation": told.told,
-        "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
+        "reasons": linked(told.told.reasons, Explained(str(run_id), node_id), prefix=look.prefix),
         "asks": [n.id for n in run.nodes if n.type == "input" and n.state == JobStatus.AWAITING_INPUT],
         "outputs": None if run.outputs is None else look.redaction.shown("result", run.outputs),
         "error": None if not run.error else look.redaction.shown("error", run.error),
         "is_over": run.status in RUN_TERMINAL,
+        # To a host that keeps it waiting.
+        "is_pinned": any(reason.code in _OF_ITS_HOST for reason in told.told.reasons),
     }
     page = Shown(
         title=f"{run.workflow} {str(run_id)[:8]}",
@@ -108,7 +113,9 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         return {"picture": graph_picture(graph.graph_of(seen), look.prefix)}
     if view == "timeline":
         drawn = timeline.run_timeline(look.conn, run.id, seen=run, reader=reader)
-        return {"picture": timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)}
+        kinds = {segment.kind for bar in drawn.bars for segment in bar.segments}
+        picture = timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)
+        return {"picture": picture, "kinds": kinds}
     if view == "records":
         after = look.number("after", 0, least=0, most=2**62) or None
         found, shown = records.records(look.conn, run.id, after=after), look.redaction.shown
@@ -159,8 +166,7 @@ def node(look: Look) -> Shown:
                 )
                 for one in JobStatus
             ],
-            "explanation": told.told,
-            "reasons": linked(told.told.reasons, prefix=look.prefix, run=str(run_id)),
+            "reasons": linked(told.told.reasons, Explained(str(run_id), node_id), prefix=look.prefix),
             "further": href(here, state=state, after=seen.page.next) if seen.page.next is not None else None,
         },
         # Of fifty jobs it takes as long as all their rows on the page.
