@@ -16,6 +16,7 @@ from support.processes.embedded_users import processes_below, unset_environment,
 from support.processes.workers import worker_environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import result
+from support.suite import warm_starts
 
 PATIENCE_S = 240
 
@@ -33,13 +34,13 @@ def command(*more: str) -> list[str]:
 
 
 def run_here(dsn: str, place: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_starts.run(
         command(*more),
+        {**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data")},
         cwd=place,
-        env={**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=PATIENCE_S,
     )
 
 

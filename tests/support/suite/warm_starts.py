@@ -25,6 +25,7 @@ import os
 import platform
 import runpy
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -50,6 +51,15 @@ _READY = (
     *("roles.worker.process", "roles.worker.single", "roles.worker.concurrent.worker"),
     *("roles.orchestrator.process", "roles.scheduler.process", "roles.supervisor.standby"),
     *("cli.database.migrations", "db.migrations.verbs"),
+    *("cli.roles.supervisor", "cli.roles.up", "roles.supervisor.process", "cli.hooks.hooks"),
+    *(
+        "cli.runs.run",
+        "cli.runs.start",
+        "cli.runs.watch",
+        "cli.runs.here",
+        "cli.jobs.job",
+        "cli.queues.queue",
+    ),
 )
 
 
@@ -114,7 +124,7 @@ def _looked_at(env: Mapping[str, str]) -> dict[str, str]:
 
 
 _TESTS = Path(__file__).parents[2]
-_IN_NO_WAY = ("", str(_TESTS), str(_TESTS.parent / "src"))
+_IN_NO_WAY = ("", str(_TESTS), str(_TESTS.parent / "src"), *site.getsitepackages())
 
 
 class _ReadyProcess:
