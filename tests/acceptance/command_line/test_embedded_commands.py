@@ -79,7 +79,7 @@ def test_the_history_needs_no_database(directory: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_serve_keeps_the_database_up_until_it_is_stopped(directory: Path, number: signal.Signals) -> None:
     """The URL works for other programs for as long as it runs, and leads nowhere afterwards."""
     with serving(directory) as (process, url):

@@ -102,6 +102,7 @@ def test_a_tree_with_a_setup_ends_here_too(qwf_dsn: str, tmp_path: Path) -> None
     assert list((tmp_path / "data" / "runs").glob("*/b/up")) == []
 
 
+@pytest.mark.slow
 def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
     """By Ctrl-C: the hook is gone when the command is, and the run is said to be open."""
     put(tmp_path, "a/on_Page__10_a.sh", "echo $$ > pid.part", "mv pid.part pid", "exec sleep 600")

@@ -120,6 +120,7 @@ each_command = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_command
 def test_ctrl_c_of_a_terminal(qwf_dsn: str, place: Path, words: list[str]) -> None:
     """It reaches the children as well, and is said once; the job is given back."""
@@ -138,6 +139,7 @@ def test_ctrl_c_of_a_terminal(qwf_dsn: str, place: Path, words: list[str]) -> No
     assert job == ("queued", 0)
 
 
+@pytest.mark.slow
 @each_command
 def test_a_second_ctrl_c_waits_for_nothing(qwf_dsn: str, place: Path, words: list[str]) -> None:
     """Neither for a job that hears nothing nor for a grace of an hour; the hook is gone too."""
