@@ -50,7 +50,9 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 LONG = (
     "README.md",
     "docs/deploy/migrations.md",
+    "docs/deploy/rolling-deploys.md",
     "docs/how-to/crawl.md",
+    "docs/how-to/enqueue.md",
     "docs/how-to/limit.md",
     "docs/how-to/lock.md",
     "docs/how-to/operate-runs.md",
@@ -63,6 +65,7 @@ LONG = (
     "docs/how-to/test.md",
     "docs/how-to/use-models.md",
     "docs/reference/hook-records.md",
+    "docs/reference/mcp.md",
     "docs/tutorial.md",
 )
 

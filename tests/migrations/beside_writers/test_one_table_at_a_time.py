@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from support.rows.revisions import HEAD
 from support.rows.schemas import blocked, catalog, holding, query, until
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import each_version, newest_version
 
 from queue_workflows.db import migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -141,7 +141,7 @@ def check_others_go_on(dsn: str, table: str, step: Step) -> None:
 
 
 @pytest.mark.slow
-@each_version
+@newest_version
 @pytest.mark.parametrize("table", ["ingest_jobs", "workflow_node_jobs"])
 def test_what_was_interrupted_between_two_tables_is_begun_anew(empty: str, second: str, table: str) -> None:
     """Up and down: what one table has already is no hindrance to the next try."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from support.host_app.models import HostBase
 from support.rows.revisions import BEFORE_HEAD, HEAD, REVISIONS
 from support.rows.schemas import as_user, catalog, query, qwf, sa_engine
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import each_version, newest_version
 
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
@@ -58,7 +58,7 @@ def test_a_dropped_table_is_seen_by_all_who_look(migrated: str) -> None:
     assert (state.status, state.missing) == ("damaged", ("rate_limits", "schedules"))
 
 
-@each_version
+@newest_version
 @pytest.mark.parametrize("dropped", ["schedules", "workflow_node_jobs", "ingest_jobs", "all"])
 def test_the_advice_for_dropped_tables_helps(migrated: str, second: str, dropped: str) -> None:
     """Going back and up again makes the schema whole, whatever was lost of it."""

@@ -17,6 +17,10 @@ from queue_workflows.db.embedded.binaries import wheel_bindir
 
 VERSIONS = ("15", "18")
 each_version = pytest.mark.parametrize("server", VERSIONS, indirect=True)
+# For what hardly differs between them: the older one only where all tests are run.
+newest_version = pytest.mark.parametrize(
+    "server", [pytest.param(VERSIONS[0], marks=pytest.mark.slow), *VERSIONS[1:]], indirect=True
+)
 
 
 def bindir_of(version: str) -> Path:
