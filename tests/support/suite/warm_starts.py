@@ -126,13 +126,17 @@ def _ready_process() -> _ReadyProcess:
     return found
 
 
-def _serve(given: socket.socket) -> None:
-    """Import, and fork as often as is asked; in each child this returns once it is what was asked for."""
+def import_all() -> None:
+    """Have what most commands need; what is there by now is shared with all children that do not touch it."""
     for module in _READY:
         __import__(f"queue_workflows.{module}")
-    # What is there by now is shared with all children, for as long as nobody touches it.
     gc.collect()
     gc.freeze()
+
+
+def _serve(given: socket.socket) -> None:
+    """Import, and fork as often as is asked; in each child this returns once it is what was asked for."""
+    import_all()
     given.send(b"ready")
     while True:
         message, streams, _, _ = socket.recv_fds(given, _LONGEST, 3)
