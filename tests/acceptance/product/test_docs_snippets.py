@@ -36,8 +36,8 @@ def snippets_of(page: Path) -> list[snippets.Snippet]:
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with a `qwf` that need not import everything each time."""
-    with warm_qwf(tmp_path_factory.mktemp("commands")) as directory:
-        yield directory
+    with warm_qwf(tmp_path_factory.mktemp("commands")) as command:
+        yield command.parent
 
 
 def environment(home: Path, dsn: str, commands: Path) -> dict[str, str]:

@@ -20,8 +20,8 @@ WAITS = ("run", "check", "-")
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The command."""
-    with warm_qwf(tmp_path_factory.mktemp("commands")) as directory:
-        yield directory / "qwf"
+    with warm_qwf(tmp_path_factory.mktemp("commands")) as command:
+        yield command
 
 
 def environment() -> dict[str, str]:
