@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from support.rows.revisions import REVISIONS
 from support.rows.schemas import catalog, leftovers, query, sa_engine
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import each_version, on_each_version
 
 from queue_workflows.db import bootstrap, downgrade, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -140,7 +140,7 @@ def test_check_names_drift(empty: str, damage: str, named: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@on_each_version(
     "change",
     [
         "ALTER TABLE ingest_jobs SET (fillfactor = 77)",
@@ -154,7 +154,6 @@ def test_check_names_drift(empty: str, damage: str, named: str) -> None:
         "CREATE VIEW peek AS SELECT 1 AS one",
     ],
 )
-@each_version
 def test_the_catalog_sees_each_kind_of_change(migrated: str, change: str) -> None:
     """The comparison that the tests above rest on is not blind."""
     before = catalog(migrated)
