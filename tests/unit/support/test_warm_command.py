@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +64,16 @@ def waiting(quick: Path) -> subprocess.Popen[bytes]:
     assert process.stdin is not None
     process.stdin.write(b"name: w\n")
     process.stdin.flush()
+    patiently(lambda: unread(process) == 0)
     return process
+
+
+def unread(process: subprocess.Popen[bytes]) -> int:
+    """How much of its input it has not read yet."""
+    assert process.stdin is not None
+    found = array("i", [0])
+    fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, found)
+    return found[0]
 
 
 def is_read(process: subprocess.Popen[bytes]) -> bool:
