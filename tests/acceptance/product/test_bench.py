@@ -106,13 +106,10 @@ def test_where_no_other_queue_is_installed_none_is_measured(
 @pytest.mark.parametrize(
     ("script", "names"),
     [
-        ("dag.py", ("chain", "fan-out", "for-each")),
-        ("dag.py", ("diamonds", "dispatch")),
-        ("queue.py", ("worker", "producers", "wakes")),
-        ("queue.py", ("memory", "restart")),
+        ("dag.py", ("chain", "fan-out", "for-each", "diamonds", "dispatch")),
+        ("queue.py", ("worker", "producers", "wakes", "memory", "restart")),
         ("queue.py", ("pooled", "idle")),
-        ("ingest.py", ("drain", "head", "processes")),
-        ("ingest.py", ("enqueue", "bulk", "start", "fairness", "asleep")),
+        ("ingest.py", ("drain", "head", "processes", "enqueue", "bulk", "start", "fairness", "asleep")),
         ("web.py", ("pages", "filters", "large-runs", "tabs", "first-load")),
         ("hooks.py", ("process", "at-once", "shipped")),
         ("affinity.py", ("affinity", "flat")),
@@ -125,7 +122,7 @@ def test_a_quick_look(qwf_dsn: str, script: str, names: tuple[str, ...]) -> None
     Only that there is something to it; but where all is fair nobody has waited. Measures share a process, for
     to import everything and to fill a database takes it longer than most of them.
     """
-    if names == ("pooled",) and pgbouncer.PROGRAM is None:
+    if "pooled" in names and pgbouncer.PROGRAM is None:
         missing("pgbouncer is not installed")
     only = [word for name in names for word in ("--only", name)]
     ran = run(script, "--quick", "--json", *only, "--dsn", qwf_dsn)
