@@ -18,6 +18,7 @@ def suite(new_suite: Callable[..., PluginSuite]) -> PluginSuite:
     return new_suite()
 
 
+@pytest.mark.nightly
 def test_of_four_pages_none_loses_its_document_or_a_line(suite: PluginSuite, site: str) -> None:
     """They are asked for at once, and no more than three browsers are there at a time."""
     runs = {
