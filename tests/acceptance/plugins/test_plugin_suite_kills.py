@@ -11,8 +11,8 @@ from support.stages.printed import colours_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-# A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it. At
-# the second and fourth it is by night.
+# A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it.
+# At the second and the fourth it is by night.
 MOMENTS = ("09_chrome_launch", "24_responses", "30_chrome_navigate", "51_screenshot")
 LOOKING = (*LISTENERS, "screenshot", "title")
 
