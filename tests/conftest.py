@@ -19,9 +19,12 @@ from support.suite.warm_starts import COLD
 
 # A busy machine may leave any example alone for longer than the usual deadline.
 hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.register_profile("a quarter", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("unhurried")
 
 HERE = Path(__file__).parent
+# How scripts/test asks for the tests that are not slow; these try a quarter of the examples.
+WITHOUT_SLOW = "not slow"
 # They wait for real processes on a machine that may be busy. What is said of rows, and of who holds a lock,
 # must hold every time, and so must what passed again and again on a machine that was; a test elsewhere that
 # names a time on the clock carries the marker `timed`. Of the invariants the slow ones get a second try, for
@@ -52,6 +55,8 @@ EVERY_TIME = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ignore no signal, though nohup or a background shell had us do so: our processes inherit that."""
+    if config.option.markexpr == WITHOUT_SLOW:
+        hypothesis.settings.load_profile("a quarter")
     config.pluginmanager.register(TimeLimits(config), "suite_time_limits")
     if getattr(config.option, "numprocesses", None) and STAT.exists():
         config.pluginmanager.register(ProcessorUse(), "suite_processor_use")

@@ -16,6 +16,7 @@ import pytest
 from support.processes.commands import qwf_here
 from support.processes.environments import environment_without
 from support.processes.workers import until
+from support.suite import warm_starts
 
 from queue_workflows.cli.main import ENTRIES
 from queue_workflows.errors import ExitCode
@@ -155,13 +156,12 @@ def qwf(command: list[str], tmp_path: Path) -> Qwf:
     """Run one command line to its end."""
 
     def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return warm_starts.run(
             [*command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=150,
+            environ(**changes),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             cwd=tmp_path,
-            env=environ(**changes),
         )
 
     return run
@@ -254,7 +254,7 @@ def test_the_version_is_said_before_the_command_line_is_loaded(tmp_path: Path) -
         "queue_workflows.cli.entry_points",
         "queue_workflows.cli.version",
     }
-    rounds = [(_work_of(asked), _work_of([sys.executable, "-c", "pass"])) for _ in range(9)]
+    rounds = [(_work_of(asked), _work_of([sys.executable, "-c", "pass"])) for _ in range(5)]
     of_ours, of_nothing = (median(each) for each in zip(*rounds, strict=True))
     assert of_ours < 8 * of_nothing
 
@@ -364,13 +364,8 @@ def test_a_signal_unwinds_the_command(
     command: list[str], tmp_path: Path, number: signal.Signals, code: int, said: str
 ) -> None:
     """What was opened is closed on the way out, and the exit code names the signal."""
-    process = subprocess.Popen(
-        [*command, "probe", "wait"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=environ(),
+    process = warm_starts.start(
+        [*command, "probe", "wait"], environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"
@@ -419,14 +414,12 @@ def test_an_output_that_cannot_be_written_is_one_line_and_78(
 ) -> None:
     """A full disk under `qwf … > file` is told as such."""
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(
+        ended = warm_starts.run(
             [*command, "probe", what],
+            environ(PYTHONUNBUFFERED=unbuffered),
             stdout=full,
             stderr=subprocess.PIPE,
-            text=True,
             cwd=tmp_path,
-            env=environ(PYTHONUNBUFFERED=unbuffered),
-            timeout=150,
         )
     assert ended.returncode == ExitCode.CONFIGURATION
     assert ended.stderr.startswith("qwf: the output could not be written: No space left on device")
@@ -440,14 +433,13 @@ def test_a_reader_that_goes_away_is_not_an_error_message(
     command: list[str], tmp_path: Path, arguments: list[str], reads: int
 ) -> None:
     """`qwf … | head -1` is silent, whether the pipe closes in the middle or before the first byte."""
-    process = subprocess.Popen(
+    process = warm_starts.start(
         [*command, *arguments],
+        environ(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         cwd=tmp_path,
-        env=environ(),
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -83,6 +83,7 @@ def over(run):
 """
 
 
+@pytest.mark.slow
 def test_what_hooks_of_runs_print_is_seen_as_they_do(qwf_dsn, tmp_path):
     """Those of the host app are called by the orchestrator, which is behind a pipe here."""
     (tmp_path / "shop.py").write_text(OVER, encoding="utf-8")

@@ -13,31 +13,31 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.processes.embedded_users import alive, answers, processes_below, unset_environment, until
+from support.suite import warm_starts
 
 PATIENCE_S = 150
 
 
 def qwf(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "queue_workflows", *arguments],
+    return warm_starts.run(
+        [*warm_starts.MODULE, *arguments],
+        {**unset_environment(directory), **environ},
         cwd=directory,
-        env={**unset_environment(directory), **environ},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=PATIENCE_S,
     )
 
 
 @contextmanager
 def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`qwf db serve` under way, and the URL that it printed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "queue_workflows", "db", "serve"],
+    process = warm_starts.start(
+        [*warm_starts.MODULE, "db", "serve"],
+        unset_environment(directory),
         cwd=directory,
-        env=unset_environment(directory),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     with process:
         try:
@@ -79,7 +79,7 @@ def test_the_history_needs_no_database(directory: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_serve_keeps_the_database_up_until_it_is_stopped(directory: Path, number: signal.Signals) -> None:
     """The URL works for other programs for as long as it runs, and leads nowhere afterwards."""
     with serving(directory) as (process, url):

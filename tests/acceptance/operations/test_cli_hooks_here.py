@@ -16,6 +16,7 @@ from support.processes.embedded_users import processes_below, unset_environment,
 from support.processes.workers import worker_environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import result
+from support.suite import warm_starts
 
 PATIENCE_S = 240
 
@@ -33,13 +34,13 @@ def command(*more: str) -> list[str]:
 
 
 def run_here(dsn: str, place: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_starts.run(
         command(*more),
+        {**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data")},
         cwd=place,
-        env={**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=PATIENCE_S,
     )
 
 
@@ -101,6 +102,7 @@ def test_a_tree_with_a_setup_ends_here_too(qwf_dsn: str, tmp_path: Path) -> None
     assert list((tmp_path / "data" / "runs").glob("*/b/up")) == []
 
 
+@pytest.mark.slow
 def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
     """By Ctrl-C: the hook is gone when the command is, and the run is said to be open."""
     put(tmp_path, "a/on_Page__10_a.sh", "echo $$ > pid.part", "mv pid.part pid", "exec sleep 600")

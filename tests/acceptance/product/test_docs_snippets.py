@@ -59,7 +59,9 @@ def environment(home: Path, dsn: str, commands: Path) -> dict[str, str]:
 LONG = (
     "README.md",
     "docs/deploy/migrations.md",
+    "docs/deploy/rolling-deploys.md",
     "docs/how-to/crawl.md",
+    "docs/how-to/enqueue.md",
     "docs/how-to/limit.md",
     "docs/how-to/lock.md",
     "docs/how-to/operate-runs.md",
@@ -72,6 +74,7 @@ LONG = (
     "docs/how-to/test.md",
     "docs/how-to/use-models.md",
     "docs/reference/hook-records.md",
+    "docs/reference/mcp.md",
     "docs/tutorial.md",
 )
 

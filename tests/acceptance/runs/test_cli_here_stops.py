@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from support.processes.embedded_users import alive, processes_below, unset_environment, until
 from support.processes.workers import worker_environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
+from support.suite import warm_starts
 
 PATIENCE_S = 240
 INTERRUPTED = 130
@@ -67,15 +67,13 @@ class Command:
     left: ClassVar[list[Command]] = []
 
     def __init__(self, words: list[str], place: Path, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "queue_workflows", *words],
+        self.process = warm_starts.start(
+            [*warm_starts.MODULE, *words],
+            environment,
             cwd=place,
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
         )
         self.left.append(self)
 
@@ -122,6 +120,7 @@ each_command = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_command
 def test_ctrl_c_of_a_terminal(qwf_dsn: str, place: Path, words: list[str]) -> None:
     """It reaches the children as well, and is said once; the job is given back."""
@@ -140,6 +139,7 @@ def test_ctrl_c_of_a_terminal(qwf_dsn: str, place: Path, words: list[str]) -> No
     assert job == ("queued", 0)
 
 
+@pytest.mark.slow
 @each_command
 def test_a_second_ctrl_c_waits_for_nothing(qwf_dsn: str, place: Path, words: list[str]) -> None:
     """Neither for a job that hears nothing nor for a grace of an hour; the hook is gone too."""

@@ -15,6 +15,7 @@ from support.processes.embedded_users import processes_below, unset_environment,
 from support.processes.workers import running_orchestrator, running_worker, worker_environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.roles import least_privilege
+from support.suite import warm_starts
 
 from queue_workflows.db import bootstrap
 
@@ -50,15 +51,13 @@ def place(tmp_path: Path, qwf_dsn: str) -> Iterator[Path]:
 
 def begin(dsn: str, place: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
     """`qwf run start` under way, in a session of its own, as a shell would have it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "queue_workflows", "run", "start", *arguments],
+    return warm_starts.start(
+        [*warm_starts.MODULE, "run", "start", *arguments],
+        {**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data"), "QWF_GRACE_S": "1", **settings},
         cwd=place,
-        env={**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data"), "QWF_GRACE_S": "1", **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
     )
 
 

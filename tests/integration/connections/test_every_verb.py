@@ -9,7 +9,16 @@ from typing import Any, TypeAlias
 
 import psycopg
 import pytest
-from support.connections.kinds import KINDS, AsyncPsycopg, Brought, waiting_for_lock
+from support.connections.kinds import (
+    KINDS,
+    Asyncpg,
+    AsyncPsycopg,
+    Brought,
+    Django,
+    Psycopg,
+    Psycopg2,
+    waiting_for_lock,
+)
 from support.connections.writing import (
     DOCUMENT,
     EVENTS,
@@ -40,9 +49,28 @@ from queue_workflows import (
 )
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+# What the other kinds are made of: these alone where all verbs, or much, would be tried with each kind.
+DRIVERS = (Psycopg, Psycopg2, Django, AsyncPsycopg, Asyncpg)
+SHARE = 3
+
+
+def marks(*, is_slow: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if is_slow else []
+
+
+every_driver = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=marks(is_slow=kind not in DRIVERS)) for kind in KINDS],
+    ids=lambda kind: kind.__name__,
+)
 every_verb = pytest.mark.parametrize(
     ("kind", "verb"),
-    [(kind, verb) for kind in KINDS for verb in WRITING if verb.is_awaitable or not kind.awaited],
+    [
+        pytest.param(kind, verb, marks=marks(is_slow=kind not in DRIVERS and (at + number) % SHARE > 0))
+        for at, kind in enumerate(KINDS)
+        for number, verb in enumerate(WRITING)
+        if verb.is_awaitable or not kind.awaited
+    ],
     ids=lambda one: getattr(one, "__name__", str(one)),
 )
 Eye: TypeAlias = psycopg.Connection[Any]
@@ -168,7 +196,7 @@ def test_all_that_was_said_is_stored(kind: type[Brought], qwf_dsn: str) -> None:
     on(kind, qwf_dsn, scene)
 
 
-@every_kind
+@every_driver
 def test_many_with_keys_in_several_statements(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
     """Answers come in the order given; what is there already, or twice, is pointed at."""
     jobs = [job("many", {"n": n}, dedupe_key=f"key-{n % 4_200}") for n in range(4_201)]
@@ -205,7 +233,7 @@ async def start_run_held(on: Brought) -> Any:
     return await on.verb(qwf, "start_run", DOCUMENT, dedupe_key="k")
 
 
-@every_kind
+@every_driver
 @pytest.mark.parametrize("make", [enqueue_held, enqueue_many_held, enqueue_unique_held, start_run_held])
 def test_a_key_that_is_held_open_is_waited_for(
     kind: type[Brought], make: Callable[[Brought], Awaitable[Any]], qwf_dsn: str, eye: Eye
@@ -228,7 +256,7 @@ def test_a_key_that_is_held_open_is_waited_for(
     on(kind, qwf_dsn, scene)
 
 
-@every_kind
+@every_driver
 def test_a_run_that_is_held_is_waited_for_by_a_retry(
     kind: type[Brought], qwf_dsn: str, eye: Eye, there: Stage
 ) -> None:
@@ -269,7 +297,7 @@ def test_jobs_of_serializable_transactions_are_independent(
     on(kind, qwf_dsn, scene, serializable=True)
 
 
-@every_kind
+@every_driver
 def test_a_serializable_transaction_takes_every_verb(kind: type[Brought], qwf_dsn: str, eye: Eye) -> None:
     """One that nobody else is in the way of commits; what came after its snapshot is a failure, as it is."""
 

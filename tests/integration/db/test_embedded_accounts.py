@@ -177,6 +177,7 @@ def test_an_empty_note_of_where_the_data_is_does_no_harm(passable_dir: Path) -> 
         assert server.data_dir == home
 
 
+@pytest.mark.slow
 def test_processes_that_begin_at_once_make_one_place(passable_dir: Path) -> None:
     """As the processes of a test run do that is the first of its machine."""
     _, account = settle(passable_dir / "probe", None, passable_dir / "unused")

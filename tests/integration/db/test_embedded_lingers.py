@@ -186,7 +186,11 @@ def is_held(lock: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+    ids=["killed", "terminated"],
+)
 def test_a_keeper_that_is_ended_takes_the_waiting_server_along(data_dir: Path, number: int) -> None:
     """As at the end of a session; the next user starts a server on the same data."""
     pid = left_behind(data_dir)
@@ -197,7 +201,7 @@ def test_a_keeper_that_is_ended_takes_the_waiting_server_along(data_dir: Path, n
         assert answers(server.dsn())
 
 
-@pytest.mark.parametrize("what", ["postgres", "postgres/data"])
+@pytest.mark.parametrize("what", ["postgres", pytest.param("postgres/data", marks=pytest.mark.slow)])
 def test_a_waiting_server_ends_when_its_directory_is_removed(data_dir: Path, what: str) -> None:
     """Who deletes the data to start afresh is not in the way of a server that nobody uses."""
     pid = left_behind(data_dir)

@@ -7,6 +7,7 @@ import json
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
+from support.reference.examples import examples
 from support.reference.json_values import anything, as_json, documents
 
 from queue_workflows.errors import PayloadError
@@ -30,7 +31,9 @@ def same(sent: object, came_back: object) -> bool:
     return sent == came_back and type(sent) is type(came_back)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(value=anything | documents)
 def test_what_is_accepted_is_stored_and_comes_back(qwf_conn: psycopg.Connection, value: object):
     """No payload that passed fails in the database, breaking the transaction of the caller."""

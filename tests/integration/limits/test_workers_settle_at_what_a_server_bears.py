@@ -62,6 +62,7 @@ def test_a_rate_settles_near_what_the_server_bears(conn: psycopg.Connection, qwf
             until(lambda: rate_now(conn) == CEILING)
 
 
+@pytest.mark.slow
 def test_a_cap_settles_near_what_the_server_bears(conn: psycopg.Connection, qwf_dsn: str) -> None:
     """Under the key that jobs have of their task, though they were enqueued by its name."""
     with refusing_server(takes_s=0.02) as bears:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.processes.threads import together
+from support.reference.examples import examples
 from support.rows.plans import explain
 
 from queue_workflows.errors import PayloadError
@@ -76,7 +77,9 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(per_s=amounts, burst=amounts, steps=steps)
 def test_a_bucket_is_what_plain_arithmetic_says(
     conn: psycopg.Connection, per_s: float, burst: float, steps: list[tuple[str, float, Any]]

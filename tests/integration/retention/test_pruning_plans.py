@@ -146,6 +146,7 @@ def test_the_lag_is_read_by_index(connection, mode):
     assert rows_read(plan, *TABLES) < 1_000
 
 
+@pytest.mark.slow
 def test_what_is_read_grows_with_what_is_pruned(qwf_dsn):
     """By a process that knows how far another came; nearly no emptied row is written to an index."""
     with crowded(qwf_dsn) as connection:

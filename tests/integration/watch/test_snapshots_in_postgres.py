@@ -7,13 +7,13 @@ from typing import Any
 
 import psycopg
 from hypothesis import example, given, settings
-from support.reference.examples import PATIENT
+from support.reference.examples import PATIENT, examples
 from support.reference.json_values import documents
 
 from queue_workflows.workflow.document.load import CompiledDocuments, load_document
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=examples(150))
 @example(inputs=[100.0, 1e2, 1e300, 1e22, 5e-324, -0.0, 0.1, 2**70])
 @given(inputs=documents)
 def test_a_snapshot_keeps_its_hash(qwf_conn: psycopg.Connection, inputs: Any):

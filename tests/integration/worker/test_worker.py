@@ -13,7 +13,7 @@ from support.rows.jobs import jobs_of
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
-pytestmark = pytest.mark.usefixtures("cold_starts")
+cold = pytest.mark.usefixtures("cold_starts")
 
 # Where a test speaks of the one job and of what waits behind it.
 SOLO = ("--concurrency", "1")
@@ -41,6 +41,7 @@ def a_worker_is(conn, state):
     return lambda: HeartbeatRepository(conn).list(state=state)
 
 
+@cold
 def test_it_works_until_the_queue_is_empty(qwf_dsn, jobs):
     """--drain: every claimable job ends, by priority and age, and the worker ends with 0 and no heartbeat."""
     ids = [enqueue(jobs, "note", priority=priority) for priority in (5, 9, 5)]
@@ -89,6 +90,7 @@ def test_a_failure_is_counted_and_tried_again_later(qwf_dsn, jobs):
     assert [entry["message"] for entry in row.errors] == ["no use: first"] * 2
 
 
+@cold
 @pytest.mark.slow
 def test_the_wall_clock_ends_the_process_with_75(qwf_dsn, jobs):
     """A job beyond its budget is counted as a failure and its worker ends, though the job hears nothing."""
@@ -99,6 +101,7 @@ def test_the_wall_clock_ends_the_process_with_75(qwf_dsn, jobs):
     assert (row.status, row.failures, row.errors[-1]["kind"]) == ("scheduled", 1, "wall_clock")
 
 
+@cold
 @pytest.mark.slow
 def test_silence_after_a_beat_ends_the_process_with_76(qwf_dsn, jobs):
     """The stall watchdog is armed by the first beat; a job that never beat is left alone."""
@@ -112,6 +115,7 @@ def test_silence_after_a_beat_ends_the_process_with_76(qwf_dsn, jobs):
     assert row.progress == {"fraction": 0.1}
 
 
+@cold
 def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
     """SIGTERM: nothing more is claimed, the current job ends as it would have, and the status is 0."""
     job, has_begun = begin(jobs, tmp_path)
@@ -126,6 +130,7 @@ def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
     assert (jobs.fetch(other).status, jobs.fetch(other).attempt) == ("queued", 0)
 
 
+@cold
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_beyond_the_grace_the_job_is_given_back_uncounted(qwf_dsn, jobs, tmp_path, number, status):
@@ -153,6 +158,7 @@ def test_a_second_signal_does_not_wait(qwf_dsn, conn, jobs, tmp_path):
     assert jobs.fetch(job).status == "queued"
 
 
+@cold
 @pytest.mark.slow
 def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs, tmp_path):
     """Stops are not the job's fault, however many there are."""
@@ -166,6 +172,7 @@ def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs, tmp_path):
     assert (row.status, row.attempt, row.failures, row.crash_count) == ("queued", 3, 0, 0)
 
 
+@cold
 @pytest.mark.slow
 def test_off_gives_the_job_back_and_parks_and_on_brings_it_back(qwf_dsn, conn, jobs):
     """The same process goes on: parked it beats and claims nothing, and says which version it obeys."""
@@ -190,6 +197,7 @@ def test_exit_when_off_ends_with_77(qwf_dsn, conn):
         assert worker.wait(150) == 77
 
 
+@cold
 @pytest.mark.slow
 def test_a_pause_waits_for_the_job(qwf_dsn, conn, jobs, tmp_path):
     """Pause: the current job ends by itself, the next is not claimed until on."""
@@ -220,6 +228,7 @@ def test_a_running_job_learns_of_its_cancel(qwf_dsn, jobs):
         assert worker.poll() is None
 
 
+@cold
 def test_a_cancelled_job_that_hears_nothing_is_ended(qwf_dsn, jobs):
     """After its grace the process is replaced by a fresh one, which works on."""
     job = enqueue(jobs, "deaf")
@@ -232,6 +241,7 @@ def test_a_cancelled_job_that_hears_nothing_is_ended(qwf_dsn, jobs):
         assert jobs.fetch(following).result["pid"] == worker.pid
 
 
+@cold
 @pytest.mark.slow
 def test_what_a_job_started_ends_with_it(qwf_dsn, jobs, tmp_path):
     """A watchdog's end takes the job's own processes along."""
@@ -257,6 +267,7 @@ def test_a_killed_worker_is_succeeded_after_its_lease(qwf_dsn, jobs):
     assert (row.crash_count, row.failures, row.errors[-1]["kind"]) == (1, 0, "worker_lost")
 
 
+@cold
 @pytest.mark.slow
 def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, jobs, tmp_path):
     """Poison: after max_crashes it is over, and says why."""
@@ -274,6 +285,7 @@ def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, jobs, tmp_path):
     assert "killed its worker 2 times" in jobs.fetch(job).errors[-1]["message"]
 
 
+@cold
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["GIL", "SIGSTOP"])
 def test_a_process_that_cannot_renew_is_dead_before_its_lease(qwf_dsn, conn, jobs, how):
@@ -294,6 +306,7 @@ def test_a_process_that_cannot_renew_is_dead_before_its_lease(qwf_dsn, conn, job
         assert worker.poll() == -signal.SIGKILL
 
 
+@cold
 @pytest.mark.slow
 @pid_namespace
 def test_as_pid_1_the_guards_hold_too(qwf_dsn, jobs):
@@ -304,6 +317,7 @@ def test_as_pid_1_the_guards_hold_too(qwf_dsn, jobs):
         assert worker.wait(150) == 128 + signal.SIGKILL
 
 
+@cold
 @pytest.mark.slow
 @pid_namespace
 def test_as_pid_1_a_stop_is_graceful(qwf_dsn, conn, jobs):
@@ -359,6 +373,7 @@ def test_a_worker_goes_on_where_it_cannot_be_told_what_others_know(qwf_dsn, conn
             conn.execute("ALTER TABLE worker_code_away RENAME TO worker_code")
 
 
+@cold
 @pytest.mark.slow
 def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
     """A starting worker fetches the node jobs whose module it knows, and no others."""
@@ -406,6 +421,7 @@ def test_a_lost_connection_in_mid_job_costs_nothing(qwf_dsn, conn, jobs, tmp_pat
     assert (jobs.fetch(job).attempt, jobs.fetch(job).failures) == (1, 0)
 
 
+@cold
 @pytest.mark.slow
 def test_an_unmigrated_database_is_refused_with_79(qwf_new_database):
     """A worker waits for its schema and then says what is missing, in one line."""

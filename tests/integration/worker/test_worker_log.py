@@ -16,7 +16,6 @@ from queue_workflows.roles.worker.job_log import LINES
 
 APP = {"QWF_APP": "support.tasks.logging_tasks"}
 JOBS = "queue_workflows.jobs"
-pytestmark = pytest.mark.usefixtures("cold_starts")
 
 
 def enqueue(jobs: Any, *tasks: str, **options: Any) -> list[int]:
@@ -94,6 +93,7 @@ def test_a_thread_of_a_pool_has_the_job_that_it_works_for(qwf_dsn, jobs, concurr
     assert [line["message"] for line in by_app if line["message"].split()[0] != str(line["job_id"])] == []
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_text_is_for_reading(qwf_dsn, jobs):
     """The default: a line each, no colour where nobody reads it on a terminal, a traceback below its line."""
     (done,) = enqueue(jobs, "sync")
@@ -146,6 +146,7 @@ def test_the_level_is_that_of_ours_and_of_the_app(qwf_dsn, jobs):
     assert named(line, "level", "job_id") == ("ERROR", bad)
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_an_app_that_logs_by_itself_keeps_its_way(qwf_dsn, jobs):
     """Its format and its level for its own; nothing twice, and no handler of ours."""
     enqueue(jobs, "sync")

@@ -59,7 +59,9 @@ def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn
         assert worker.wait(150) in (0, 143, -signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [pytest.param("SIGINT", 130, marks=pytest.mark.slow), ("SIGTERM", 143)]
+)
 def test_a_stop_while_it_starts_afresh_is_a_stop(qwf_dsn, jobs, tmp_path: Path, number: str, status: int):
     """Also one that comes before the fresh interpreter can hear it: the status of a stop, and no trace."""
     job = jobs.enqueue("note", queue="fetch").id

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.processes.threads import together
+from support.reference.examples import examples
 from support.rows.jobs import CLEAR, Jobs, ending, jobs_of
 
 from queue_workflows.errors import LeaseLost
@@ -89,7 +90,7 @@ def test_whatever_the_order(family: str, qwf_dsn: str) -> None:
     with jobs_of(family, qwf_dsn) as jobs:
 
         @given(MOVES)
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
         def play(moves: list[tuple[str, int, int]]) -> None:
             jobs.connection.execute(CLEAR)
             ids = jobs.enqueue(2)

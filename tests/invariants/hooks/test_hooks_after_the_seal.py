@@ -62,7 +62,16 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
     assert not stage.file(run_id, "lacks/began").exists()
 
 
-@pytest.mark.parametrize("reason", ["host_lock", "unknown_task", "binary_missing", "step_taken"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "host_lock",
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("unknown_task", "binary_missing", "step_taken")
+        ),
+    ],
+)
 def test_a_listener_on_hold_is_skipped_at_the_seal(stage: Stage, reason: str) -> None:
     """Whatever it waits for, and though that is not there; its run ends."""
     stage.put("hears/on_Page__91_hears.bg.sh", "touch began", **{"x-host-lock": "ear"})
@@ -197,7 +206,7 @@ def test_hooks_that_are_all_in_the_background_end_by_themselves(stage: Stage) ->
         stage.until(lambda: stage.status(run_id) == "completed")
 
 
-@pytest.mark.parametrize("at_timeout", ["fail", "end"])
+@pytest.mark.parametrize("at_timeout", ["fail", pytest.param("end", marks=pytest.mark.slow)])
 def test_its_own_timeout_is_a_failure_unless_its_plugin_says_otherwise(stage: Stage, at_timeout: str) -> None:
     """It is tried again as after any other; a plugin may say that its hooks end so."""
     stage.put(

@@ -228,7 +228,7 @@ def test_who_plants_a_link_while_it_is_made_wins_nothing(machine: Machine) -> No
         assert os.read(readable, 1) == b"."
         # A full pipe would stop the planter.
         os.set_blocking(readable, False)
-        for _ in range(300):
+        for _ in range(100):
             with suppress(BlockingIOError):
                 os.read(readable, 65_536)
             with suppress(ConfigurationError):

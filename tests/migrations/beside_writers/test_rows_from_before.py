@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 from support.rows.schemas import query
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import newest_version
 
 from queue_workflows.db import downgrade, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -19,7 +19,7 @@ JOBS = "SELECT id, status, limit_key, host_lock, errors FROM ingest_jobs ORDER B
 RATE = "INSERT INTO rate_limits (rate_key, tokens_per_s, burst, tokens) VALUES ('{}', {}, 1, 1)"
 
 
-@each_version
+@newest_version
 def test_settings_are_mended_and_jobs_are_left_to_workers(empty: str) -> None:
     """Schedules are paused, caps and buckets of no key go, with a word in the log; jobs stay as they are."""
     migrations.upgrade(empty, chains=[ENGINE], revision="0031")

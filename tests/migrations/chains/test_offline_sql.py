@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from support.rows.revisions import HEAD, REVISIONS
 from support.rows.schemas import catalog, leftovers, query, qwf
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import each_version, newest_version
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chain.chains import Chain, engine_chain
@@ -40,7 +40,7 @@ def test_the_script_makes_what_an_online_upgrade_makes(
 
 
 @pytest.mark.slow
-@each_version
+@newest_version
 def test_a_part_of_the_way_and_the_way_back(empty: str) -> None:
     """FROM:TO begins where the database is, and a downgrade to base leaves nothing, as online."""
     before = leftovers(empty)

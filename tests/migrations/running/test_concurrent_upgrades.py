@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from support.rows.revisions import REVISIONS
 from support.rows.schemas import as_user, blocked, catalog, holding, query, sa_engine, start_qwf, until
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import each_version, newest_version
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -48,7 +48,7 @@ def connected(dsn: str) -> int:
     return number
 
 
-@each_version
+@newest_version
 def test_two_processes_upgrade_at_once(empty: str) -> None:
     """Both are let loose from one lock; one does all the work, the other finds it done, both succeed."""
     with holding(empty, TAKE_LOCK) as lock:
@@ -102,7 +102,7 @@ def test_a_killed_upgrade_is_completed_by_the_next(empty: str, at_head: dict[tup
     assert catalog(empty) == at_head
 
 
-@each_version
+@newest_version
 def test_a_blocked_revision_names_who_blocks_it(empty: str) -> None:
     """After lock_timeout the revision is rolled back, and the error says which session to look at."""
     migrations.upgrade(empty, chains=ENGINE, revision="0003")

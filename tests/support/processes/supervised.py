@@ -18,6 +18,7 @@ from typing import Self
 import psutil
 import psycopg
 from support.processes.workers import until
+from support.suite import warm_starts
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
@@ -61,14 +62,9 @@ class Supervised:
         from support.processes.programs import environment
 
         paths = os.pathsep.join([environment()["PYTHONPATH"], str(TESTS)])
-        self.process = subprocess.Popen(
+        self.process = warm_starts.start(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=cwd,
-            env=environment(
+            environment(
                 {
                     "PYTHONPATH": paths,
                     "QWF_DB_URL": dsn,
@@ -77,7 +73,10 @@ class Supervised:
                     **(env or {}),
                 }
             ),
-            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
         )
         self.said: list[str] = []
         self.pids: set[int] = set()

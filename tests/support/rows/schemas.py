@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,25 +89,18 @@ def qwf_environment(**more: str) -> dict[str, str]:
 
 def start_qwf(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """A real `qwf` process."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "queue_workflows", *arguments],
-        env=qwf_environment(**environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def qwf(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A `qwf` command line, run to its end."""
-    process = warm_starts.start(
+    return warm_starts.start(
         [*warm_starts.MODULE, *arguments],
         qwf_environment(**environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def qwf(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A `qwf` command line, run to its end."""
+    process = start_qwf(*arguments, **environment)
     out, err = process.communicate(timeout=150)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 

@@ -18,15 +18,23 @@ from queue_workflows.db.embedded.binaries import wheel_bindir
 
 VERSIONS = ("15", "18")
 each_version = pytest.mark.parametrize("server", VERSIONS, indirect=True)
+# For what hardly differs between them: the older one only where all tests are run.
+newest_version = pytest.mark.parametrize(
+    "server", [pytest.param(VERSIONS[0], marks=pytest.mark.slow), *VERSIONS[1:]], indirect=True
+)
 # What a test is about that has many cases depends on the version or on the case.
 _MAIN = os.environ.get("QWF_TEST_PG_VERSION", VERSIONS[-1])
 
 
 def on_each_version(name: str, cases: Iterable[object]) -> pytest.MarkDecorator:
-    """All cases on the version of this run, by default the newest; on the others the first of them."""
+    """All cases on the version of this run, by default the newest; on the others the first of them.
+
+    These only where all tests are run.
+    """
     first, *more = cases
     main = _MAIN if _MAIN in VERSIONS else VERSIONS[-1]
-    pairs = [*((version, first) for version in VERSIONS), *((main, case) for case in more)]
+    others = [pytest.param(each, first, marks=pytest.mark.slow) for each in VERSIONS if each != main]
+    pairs = [(main, first), *others, *((main, case) for case in more)]
     return pytest.mark.parametrize(("server", name), pairs, indirect=["server"])
 
 

@@ -1,4 +1,4 @@
-"""Processes of `qwf` that are forked from one which has imported everything.
+"""Processes of `qwf`, and of programs around it, that are forked from one which has imported everything.
 
 A new interpreter takes most of a second of the processor to import what the one before it did, which was half
 of what such a test costs.
@@ -10,29 +10,38 @@ of its own, and nothing else of the ready process; the imports are done, as with
 What /proc shows as its command line and its first environment is the ready process's. So tests of how a
 process starts, of what it loads and of what it hands on use the fixture `cold_starts`;
 QWF_TEST_COLD_STARTS=1 does so for a whole run.
+
+A program in a file of a test's own is forked likewise; what it imports besides is its own affair.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
+import io
 import json
 import os
 import platform
 import runpy
 import signal
+import site
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 COLD = "QWF_TEST_COLD_STARTS"
 MODULE = [sys.executable, "-m", "queue_workflows"]
 # What an interpreter or a library looks at once, as it starts.
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OPENSSL_")
+# Of these, what a forked process does for itself.
+_DONE_ANEW = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 _CLONE_PARENT = 0x8000
 _LONGEST = 1 << 17
@@ -42,6 +51,15 @@ _READY = (
     *("roles.worker.process", "roles.worker.single", "roles.worker.concurrent.worker"),
     *("roles.orchestrator.process", "roles.scheduler.process", "roles.supervisor.standby"),
     *("cli.database.migrations", "db.migrations.verbs"),
+    *("cli.roles.supervisor", "cli.roles.up", "roles.supervisor.process", "cli.hooks.hooks"),
+    *(
+        "cli.runs.run",
+        "cli.runs.start",
+        "cli.runs.watch",
+        "cli.runs.here",
+        "cli.jobs.job",
+        "cli.queues.queue",
+    ),
 )
 
 
@@ -62,11 +80,29 @@ class WarmProcess(subprocess.Popen[str]):
 def start(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:
     """Start a command in a session of its own.
 
-    It is forked, if it is `qwf` and nothing asks for a new interpreter.
+    It is forked, if it is `qwf` or a file of Python, and nothing asks for a new interpreter.
     """
-    is_warm = list(command[: len(MODULE)]) == MODULE and _can_be_warm(env)
+    is_warm = _runs_python(command) and _can_be_warm(env)
     made = WarmProcess if is_warm else subprocess.Popen
     return made(list(command), env=dict(env), text=True, start_new_session=True, **options)
+
+
+def run(
+    command: Sequence[str], env: Mapping[str, str], *, timeout_s: float = 150, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Start a command and wait for its end; one that does not come to it in time is killed."""
+    with start(command, env, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+def _runs_python(command: Sequence[str]) -> bool:
+    if list(command[: len(MODULE)]) == MODULE:
+        return True
+    return command[0] == sys.executable and len(command) > 1 and command[1].endswith(".py")
 
 
 def _can_be_warm(env: Mapping[str, str]) -> bool:
@@ -77,13 +113,18 @@ def _can_be_warm(env: Mapping[str, str]) -> bool:
 
 
 def _looked_at(env: Mapping[str, str]) -> dict[str, str]:
-    found = {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
-    # The tests' own modules are in no process's way.
-    paths = [path for path in found.get("PYTHONPATH", "").split(os.pathsep) if path and path != _TESTS]
+    found = {
+        name: value
+        for name, value in env.items()
+        if name.startswith(_READ_AT_START) and name not in _DONE_ANEW
+    }
+    # The tests' own modules, and those that all of them import anyway, are in no process's way.
+    paths = [path for path in found.pop("PYTHONPATH", "").split(os.pathsep) if path not in _IN_NO_WAY]
     return {**found, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-_TESTS = str(Path(__file__).parents[2])
+_TESTS = Path(__file__).parents[2]
+_IN_NO_WAY = ("", str(_TESTS), str(_TESTS.parent / "src"), *site.getsitepackages())
 
 
 class _ReadyProcess:
@@ -176,14 +217,68 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    _open_streams()
     words = asked["arguments"]
     sys.orig_argv[:] = words
-    sys.argv[:] = ["-m", *words[len(MODULE) :]]
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The first was this file's directory, where now that of the command line stands.
     sys.path[:] = [asked["directory"], *paths, *(path for path in sys.path[1:] if path not in paths)]
 
 
+def _open_streams() -> None:
+    """Write as the environment says, not as that of the ready process did."""
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        raw = open(number, "wb", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115 - open until the end
+        stream = io.TextIOWrapper(
+            raw,
+            encoding=sys.__stdout__.encoding,
+            errors="backslashreplace" if name == "stderr" else sys.__stdout__.errors,
+            line_buffering=name == "stderr" or os.isatty(number),
+            write_through=is_unbuffered,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run() -> None:
+    """Run what the command line names, as the interpreter does."""
+    _, first, *rest = sys.orig_argv
+    if first == "-m":
+        sys.argv[:] = ["-m", *rest[1:]]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = [first, *rest]
+        sys.path[0] = str(Path(first).resolve().parent)
+        runpy.run_path(first, run_name="__main__")
+
+
+def _status_of(left: SystemExit) -> int:
+    """As the interpreter takes it."""
+    if left.code is None or isinstance(left.code, int):
+        return left.code or 0
+    print(left.code, file=sys.stderr)
+    return 1
+
+
+def _leave(status: int) -> NoReturn:
+    """End as an interpreter does, with its threads and what is to be done at exit, but take nothing apart.
+
+    That would write to each page that is shared with the ready process, which costs more than all the rest.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("queue_workflows", run_name="__main__", alter_sys=True)
+    try:
+        _run()
+    except SystemExit as left:
+        _leave(_status_of(left))
+    _leave(0)

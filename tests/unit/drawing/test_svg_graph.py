@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reference.examples import examples
 
 from queue_workflows.drawing.svg.graph import MOST_BOXES, Box, draw_graph
 from queue_workflows.drawing.svg.layers import BOX_HEIGHT, BOX_WIDTH, PER_ROW, Layout, laid_out
@@ -59,7 +60,7 @@ def arrives(layout: Layout, parent: str, child: str) -> bool:
 
 
 @given(graphs())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_no_box_is_upon_another(graph: Graph) -> None:
     """Nor outside of the picture, and none is left out."""
     layout = laid_out(*graph)
@@ -67,7 +68,7 @@ def test_no_box_is_upon_another(graph: Graph) -> None:
 
 
 @given(st.integers(2, 30), st.integers(0, 60), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_each_edge_leads_down_from_its_parent_to_its_child(
     count: int, edges: int, chance: random.Random
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pictures.samples import pictures
+from support.reference.examples import examples
 
 from queue_workflows.drawing.svg.hatches import SEGMENTS, WORDS
 from queue_workflows.drawing.svg.looks import LOOKS, TONES, UNKNOWN, look_of
@@ -67,7 +68,7 @@ def test_others_words_are_text(words: str) -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_words_are_text(words: str) -> None:
     """Also those nobody thought of."""
     assert [name for name, svg in pictures(words).items() if flaws(svg)] == []

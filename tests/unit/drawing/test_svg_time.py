@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pictures.samples import at, pieces
+from support.reference.examples import examples
 
 from queue_workflows.drawing.svg.charts import MOST_POINTS, bar_chart, line_chart, nice_top, spark
 from queue_workflows.drawing.svg.gauges import counts_bar, gauge
@@ -85,7 +86,7 @@ KINDS = st.sampled_from(["parents", "due", "held", "queued", "paused", "running"
 
 
 @given(st.lists(st.tuples(KINDS, st.floats(0, 1e6)), min_size=1, max_size=12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_piece_leaves_its_bar(lengths: list[tuple[str, float]]) -> None:
     """Whatever a job went through, and however short it was."""
     svg = draw_wait_bar(chain(lengths)) or "<svg/>"

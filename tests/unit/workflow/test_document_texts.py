@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference.examples import PATIENT
+from support.reference.examples import PATIENT, examples
 from support.reference.json_values import documents
 
 from queue_workflows.errors import DocumentError
@@ -190,7 +190,7 @@ def test_a_file_with_a_byte_order_mark(tmp_path: Path):
     assert load_document(path).name == "film"
 
 
-@settings(PATIENT, max_examples=50)
+@settings(PATIENT, max_examples=examples(50))
 @given(value=st.dictionaries(st.text(st.characters(max_codepoint=0xD7FF)), documents, min_size=1))
 def test_json_is_read_as_what_it_says(value: dict[str, Any]):
     """Also by the YAML reader, which takes over where a JSON text turns out to be none."""
@@ -201,7 +201,7 @@ def test_json_is_read_as_what_it_says(value: dict[str, Any]):
         assert built == json.loads(text)
 
 
-@settings(PATIENT, max_examples=500)
+@settings(PATIENT, max_examples=examples(500))
 @given(text=st.text() | st.text("ab:-[]{}&*!<>|'\"#?,% \n\t1.~"))
 def test_any_text_is_read_or_refused(text: str):
     """Nothing but Unreadable comes out of the reader."""

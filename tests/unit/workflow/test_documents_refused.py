@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference.examples import PATIENT
+from support.reference.examples import PATIENT, examples
 from support.reference.json_values import documents
 
 from queue_workflows.errors import DocumentError
@@ -221,7 +221,7 @@ def test_any_part_of_a_document_may_be_missing(place: tuple[Any, ...]):
         load_document(changed(SEED, place, lambda holder, key: holder.pop(key)))
 
 
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=examples(300))
 @given(place=st.sampled_from(PLACES), value=documents)
 def test_any_part_of_a_document_may_be_anything(place: tuple[Any, ...], value: Any):
     """Whatever stands there, it is taken or refused; and what is taken survives its snapshot."""

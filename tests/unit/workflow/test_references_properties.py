@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference.examples import PATIENT
+from support.reference.examples import PATIENT, examples
 from support.reference.json_values import documents
 
 from queue_workflows.errors import RefError
@@ -90,7 +90,7 @@ def condition(kind: str, left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple
     return {f"${kind}": [one, other]}, equal if kind == "eq" else not equal
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=examples(150))
 @given(data=st.data(), scope=st.dictionaries(ROOTS, documents, min_size=1))
 def test_references_are_resolved_wherever_they_stand(data: st.DataObject, scope: dict[str, Any]):
     """The result is the template with each operator replaced, and exactly the paths in it were needed."""
@@ -147,7 +147,7 @@ NEARLY_OPERATORS = st.recursive(
 )
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=examples(150))
 @given(value=NEARLY_OPERATORS)
 def test_malformed_operators_never_pass(value: Any):
     """What is unsound fails when it is resolved, but where nobody looks: behind what decides."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference.examples import PATIENT
+from support.reference.examples import PATIENT, examples
 from support.reference.json_values import documents
 
 from queue_workflows.errors import PayloadError
@@ -107,7 +107,7 @@ def test_a_schema_that_leads_to_itself():
         filled({"x": {"$ref": "#"}}, {"x": 1}, what="inputs")
 
 
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=examples(300))
 @given(schema=SCHEMAS, value=documents)
 def test_any_schema_is_sound_or_refused(schema: Any, value: Any):
     """What is found sound never breaks the check of a value, whatever the value is."""

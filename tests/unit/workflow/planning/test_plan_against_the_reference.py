@@ -6,6 +6,7 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.reference.examples import examples
 from support.reference.interpreter import OPEN, ReferenceRun
 from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun
 from support.reference.random_graphs import graphs
@@ -26,7 +27,9 @@ from queue_workflows.workflow.planning.progress import (
 )
 from queue_workflows.workflow.planning.reopening import reopen
 
-ANY_RUN = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+ANY_RUN = settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
 
 
 class Comparison:

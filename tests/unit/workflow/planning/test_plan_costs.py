@@ -18,7 +18,7 @@ from queue_workflows.workflow.planning.progress import (
     SkippedNode,
 )
 
-SIZES = (100, 100_000)
+SIZES = (100, 10_000, pytest.param(100_000, marks=pytest.mark.slow))
 A_FEW = 60
 
 
