@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from support.suite.warm_starts import import_all
+from support.suite.warm_starts import import_all, open_streams, run_and_leave
 
 from queue_workflows.host.processes.tree_by_mark import MARK
 
@@ -115,10 +115,9 @@ def serve(kind: str, listening: int, alive: int) -> None:
             client.close()
         else:
             return
-    if kind == "qwf":
-        _run_qwf(arguments)
-    else:
-        _run_python(arguments)
+    open_streams()
+    run = _run_qwf if kind == "qwf" else _run_python
+    run_and_leave(lambda: run(arguments))
 
 
 def _import_libraries() -> None:

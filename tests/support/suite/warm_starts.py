@@ -31,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -218,7 +218,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    _open_streams()
+    open_streams()
     words = asked["arguments"]
     sys.orig_argv[:] = words
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -226,7 +226,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.path[:] = [asked["directory"], *paths, *(path for path in sys.path[1:] if path not in paths)]
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """Write as the environment says, not as that of the ready process did."""
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for name, number in (("stdout", 1), ("stderr", 2)):
@@ -275,10 +275,15 @@ def _leave(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+def run_and_leave(run: Callable[[], object]) -> NoReturn:
+    """Do all that this process is there for."""
     try:
-        _run()
+        run()
     except SystemExit as left:
         _leave(_status_of(left))
     _leave(0)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    run_and_leave(_run)
