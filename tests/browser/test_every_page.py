@@ -28,8 +28,8 @@ MORE = [
 WIDTHS = (320, 1280, 1920)
 SCHEMES = ("light", "dark")
 # What a page says to assistive programs is asked at the narrowest and the widest, once in each scheme. A page
-# that is narrow in the light one when it is full is narrow in the dark one when nothing is there. How wide it is
-# does not depend on its colours.
+# that is narrow in the light one when it is full is narrow in the dark one when nothing is there. How wide a
+# page is does not depend on its colours.
 ENDS = (WIDTHS[0], WIDTHS[-1])
 NOBODY = EveryState({"failed": "ingest:404"}, {"running": UUID(int=404)})
 _WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
