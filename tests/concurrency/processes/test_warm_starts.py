@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.processes.programs import linux_only
 from support.suite import warm_starts
@@ -78,8 +79,77 @@ def test_a_signal_ends_it_as_it_ends_any_child(tmp_path: Path) -> None:
         assert process.wait(150) == -9
 
 
+PROGRAM = """
+import atexit, os, sys, threading, time
+import neighbour
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.2), print("the thread", flush=True))).start()
+print(sys.argv[1:], neighbour.NAME, __name__, os.getpgid(0) == os.getpid(), sys.stdin.read())
+print("in the end", file=sys.stderr)
+sys.exit(eval(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "status", "told"), [("None", 0, ""), ("3", 3, ""), ("'why'", 1, "why\n"), ("256", 0, "")]
+)
+def test_a_program_in_a_file_is_forked_and_ends_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, status: int, told: str
+) -> None:
+    """As an executed one: its neighbours are importable, and its threads and exit functions waited for."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "neighbour.py").write_text("import sys\nNAME = 'queue_workflows.cli.main' in sys.modules\n")
+    command = [sys.executable, str(tmp_path / "program.py"), left, "two words"]
+    said = []
+    for is_forked in (True, False):
+        monkeypatch.setenv(warm_starts.COLD, "" if is_forked else "1")
+        with (tmp_path / "in").open("w+") as given:
+            given.write("given")
+            given.seek(0)
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            ended = warm_starts.run(command, os.environ, stdin=given, **pipes)
+        first, *rest = ended.stdout.splitlines()
+        assert (ended.returncode, ended.stderr, rest) == (
+            status,
+            f"in the end\n{told}",
+            ["the thread", "at exit"],
+        )
+        said.append(first)
+    assert said == [f"{[left, 'two words']} {is_forked} __main__ True given" for is_forked in (True, False)]
+
+
+def test_an_exception_is_told_with_its_traceback(tmp_path: Path) -> None:
+    """On the streams of the process, with the status of any interpreter."""
+    (tmp_path / "program.py").write_text("1 / 0\n")
+    command = [sys.executable, str(tmp_path / "program.py")]
+    ended = warm_starts.run(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(("unbuffered", "said"), [("", ""), ("1", "soon")])
+def test_it_writes_as_its_environment_says(tmp_path: Path, unbuffered: str, said: str) -> None:
+    """What is buffered is lost with a process that is killed."""
+    (tmp_path / "program.py").write_text(
+        "import os, signal\nprint('soon', end='')\nos.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    ended = warm_starts.run(command, environment, stdout=subprocess.PIPE)
+    assert (ended.returncode, ended.stdout) == (-9, said)
+
+
+def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    """And waited for, as its caller goes on with an exception."""
+    (tmp_path / "program.py").write_text("import time\ntime.sleep(1000)\n")
+    command = [sys.executable, str(tmp_path / "program.py")]
+    with pytest.raises(subprocess.TimeoutExpired):
+        warm_starts.run(command, os.environ, timeout_s=1, cwd=tmp_path, stdout=subprocess.PIPE)
+    assert [one for one in psutil.Process().children() if one.cwd() == str(tmp_path)] == []
+
+
 def test_other_commands_are_executed(tmp_path: Path) -> None:
-    """Only `qwf` is forked."""
+    """Only `qwf` and files are forked."""
     command = [sys.executable, "-c", "import sys; print('queue_workflows' in sys.modules)"]
     with warm_starts.start(command, os.environ, stdout=subprocess.PIPE) as process:
         assert process.communicate(timeout=150)[0] == "False\n"

@@ -52,14 +52,9 @@ _READY = (
     *("roles.orchestrator.process", "roles.scheduler.process", "roles.supervisor.standby"),
     *("cli.database.migrations", "db.migrations.verbs"),
     *("cli.roles.supervisor", "cli.roles.up", "roles.supervisor.process", "cli.hooks.hooks"),
-    *(
-        "cli.runs.run",
-        "cli.runs.start",
-        "cli.runs.watch",
-        "cli.runs.here",
-        "cli.jobs.job",
-        "cli.queues.queue",
-    ),
+    *("cli.runs.run", "cli.runs.start", "cli.runs.watch", "cli.runs.here"),
+    *("cli.jobs.job", "cli.queues.queue", "db.embedded.server", "roles.probes.servers"),
+    *("hooks.attempt.runner", "hooks.attempt.at_seal", "hooks.output.store", "host.commands.client"),
 )
 
 
