@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long, and try a test of real processes twice; the closing line counts reruns."""
-    long = {item.path for item in items if item.get_closest_marker("slow")}
+    long = {item.path for item in items if is_long(item)}
     items.sort(key=lambda item: (rank(item.path.name), item.path not in long))
     for item in items:
         if is_tried_twice(item):
@@ -87,8 +87,13 @@ def is_tried_twice(item: pytest.Item) -> bool:
         return True
     place = place_of(item.path)
     if place == "invariants":
-        return item.get_closest_marker("slow") is not None
+        return is_long(item)
     return place in MAY_BE_TRIED_TWICE and not item.path.name.startswith(EVERY_TIME)
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether the default suite leaves it out."""
+    return any(item.get_closest_marker(marker) is not None for marker in ("slow", "nightly"))
 
 
 @functools.cache

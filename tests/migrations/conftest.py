@@ -8,7 +8,7 @@ from itertools import count
 
 import psycopg
 import pytest
-from support.rows.schemas import ROLE_PASSWORD
+from support.rows.schemas import ROLE_PASSWORD, catalog
 from support.servers.postgres_versions import bindir_of
 
 from queue_workflows.config import reset_config
@@ -16,6 +16,7 @@ from queue_workflows.testing.plugin import qwf_run
 from queue_workflows.testing.servers import QwfServer, open_embedded
 
 NUMBERS = count(1)
+AT_HEAD: dict[str, dict[tuple[str, str], str]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,15 @@ def empty(server: QwfServer) -> Iterator[str]:
     """The DSN of an empty database."""
     with server.database(template=False) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def at_head(server: QwfServer) -> dict[tuple[str, str], str]:
+    """What a database of this server holds whose engine chain has been brought to head at once."""
+    if server.version not in AT_HEAD:
+        with server.database() as dsn:
+            AT_HEAD[server.version] = catalog(dsn)
+    return AT_HEAD[server.version]
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_hostile_text_is_answered(qwf_dsn: str, nobody_answers: None, path: tupl
         _check(qwf_dsn, words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_all_hostile_text_is_answered(qwf_dsn: str, nobody_answers: None, path: tuple[str, ...]) -> None:

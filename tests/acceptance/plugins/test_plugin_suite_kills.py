@@ -12,7 +12,8 @@ from support.stages.printed import colours_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it.
-MOMENTS = ("09_chrome_launch", "24_responses", "30_chrome_navigate", "51_screenshot", "54_title")
+# At the second and the fourth it is by night.
+MOMENTS = ("09_chrome_launch", "24_responses", "30_chrome_navigate", "51_screenshot")
 LOOKING = (*LISTENERS, "screenshot", "title")
 
 
@@ -22,7 +23,9 @@ def suite(new_suite: Callable[..., PluginSuite]) -> PluginSuite:
     return new_suite()
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [*MOMENTS[::2], *(pytest.param(moment, marks=pytest.mark.nightly) for moment in MOMENTS[1::2])]
+)
 def test_a_page_is_complete_after_a_killed_worker(suite: PluginSuite, site: str, moment: str) -> None:
     """Whenever it was killed, and no browser is left behind."""
     number = 201 + MOMENTS.index(moment)

@@ -106,16 +106,20 @@ def test_where_no_other_queue_is_installed_none_is_measured(
 @pytest.mark.parametrize(
     ("script", "names"),
     [
-        ("dag.py", ("chain", "fan-out", "for-each")),
-        ("dag.py", ("diamonds", "dispatch")),
-        ("queue.py", ("worker", "producers", "wakes")),
-        ("queue.py", ("memory", "restart")),
-        ("queue.py", ("pooled", "idle")),
-        ("ingest.py", ("drain", "head", "processes")),
-        ("ingest.py", ("enqueue", "bulk", "start", "fairness", "asleep")),
-        ("web.py", ("pages", "filters", "large-runs", "tabs", "first-load")),
-        ("hooks.py", ("process", "at-once", "shipped")),
-        ("affinity.py", ("affinity", "flat")),
+        ("dag.py", ("chain", "dispatch")),
+        ("queue.py", ("worker", "wakes")),
+        ("ingest.py", ("drain", "enqueue")),
+        ("web.py", ("pages", "tabs")),
+        ("hooks.py", ("process",)),
+        ("affinity.py", ("flat",)),
+        pytest.param("dag.py", ("fan-out", "for-each", "diamonds"), marks=pytest.mark.nightly),
+        pytest.param("queue.py", ("producers", "memory", "restart"), marks=pytest.mark.nightly),
+        pytest.param("queue.py", ("pooled", "idle"), marks=pytest.mark.nightly),
+        pytest.param("ingest.py", ("head", "processes", "bulk"), marks=pytest.mark.nightly),
+        pytest.param("ingest.py", ("start", "fairness", "asleep"), marks=pytest.mark.nightly),
+        pytest.param("web.py", ("filters", "large-runs", "first-load"), marks=pytest.mark.nightly),
+        pytest.param("hooks.py", ("at-once", "shipped"), marks=pytest.mark.nightly),
+        pytest.param("affinity.py", ("affinity",), marks=pytest.mark.nightly),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
@@ -123,9 +127,10 @@ def test_a_quick_look(qwf_dsn: str, script: str, names: tuple[str, ...]) -> None
     """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it.
 
     Only that there is something to it; but where all is fair nobody has waited. Measures share a process, for
-    to import everything and to fill a database takes it longer than most of them.
+    to import everything and to fill a database takes it longer than most of them. Some of each script are run
+    on each change, the others by night.
     """
-    if names == ("pooled",) and pgbouncer.PROGRAM is None:
+    if "pooled" in names and pgbouncer.PROGRAM is None:
         missing("pgbouncer is not installed")
     only = [word for name in names for word in ("--only", name)]
     ran = run(script, "--quick", "--json", *only, "--dsn", qwf_dsn)

@@ -278,7 +278,10 @@ def test_nobody_is_waited_for_any_longer_than_the_node_waits(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly)],
+)
 def test_an_interrupted_demo_leaves_nothing_behind(directory, qwf_new_database, number, status):
     """Ctrl-C at work: no process, no claimed job and no run that goes on is left, and the next demo works."""
     dsn = qwf_new_database()

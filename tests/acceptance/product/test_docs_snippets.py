@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import URL
 from support.processes import snippets
 from support.processes.environments import environment_without
+from support.suite.warm_command import warm_qwf
 
 from queue_workflows.db.connections.dsn import parse_dsn
 
@@ -31,14 +33,21 @@ def snippets_of(page: Path) -> list[snippets.Snippet]:
     return snippets.find_snippets(page.read_text(encoding="utf-8"), name_of(page))
 
 
-def environment(home: Path, dsn: str) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with a `qwf` that need not import everything each time."""
+    with warm_qwf(tmp_path_factory.mktemp("commands")) as command:
+        yield command.parent
+
+
+def environment(home: Path, dsn: str, commands: Path) -> dict[str, str]:
     """A reader's: the database set, the commands on the path, nothing of this checkout or of pytest."""
     hidden = ("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON")
     return {
         **environment_without(*hidden, locks=home / "locks"),
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "QWF_DB_URL": dsn,
         "QWF_TEST_DB_URL": dsn,
         "SHOP_DB_URL": URL.create("postgresql+psycopg", query=parse_dsn(dsn)).render_as_string(False),
@@ -80,7 +89,7 @@ LONG = (
     ],
     ids=name_of,
 )
-def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database):
+def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database, commands):
     """The page's snippets do what the page says, in an empty directory, on a migrated, empty database."""
     dsn = qwf_new_database()
     reader = tmp_path / "reader"
@@ -88,7 +97,7 @@ def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database):
     done = subprocess.run(
         [sys.executable, snippets.__file__, str(page), name_of(page)],
         cwd=reader,
-        env=environment(tmp_path, dsn),
+        env=environment(tmp_path, dsn, commands),
         capture_output=True,
         text=True,
         timeout=PAGE_TIMEOUT_S,

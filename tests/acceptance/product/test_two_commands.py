@@ -76,14 +76,50 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def checkout(registry: None, open_directory: Path) -> Path:
-    """A fresh copy, set up by whoever runs the tests."""
-    path = open_directory / "a fresh clone"
-    path.mkdir()
+def clone(registry: None, open_directory: Path) -> Path:
+    """A fresh copy, not set up yet; of an ordinary user, if root runs the tests."""
+    path = open_directory / "home" / "a fresh clone"
+    path.mkdir(parents=True)
     fill(path)
-    ended = run(path, "./scripts/setup")
-    assert ended.returncode == 0, ended.stdout
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", path.parent], check=True)
     return path
+
+
+def why_no_other_user(clone: Path) -> str | None:
+    """Why an ordinary user cannot be had beside the one who runs the tests."""
+    if os.geteuid() != 0:
+        return "not root, so this run itself is the ordinary user's"
+    if shutil.which("setpriv") is None:
+        return "this machine has no setpriv"
+    pythons = ("python3", "python3.13", "python3.12", "python3.11")
+    if any(as_nobody(clone, name, "-c", "import ensurepip, tomllib").returncode == 0 for name in pythons):
+        return None
+    return "an ordinary user finds no Python 3.11 or newer on this machine"
+
+
+@pytest.fixture(scope="module")
+def users_checkout(clone: Path) -> Path:
+    """The copy while it belongs to the ordinary user, not set up yet."""
+    reason = why_no_other_user(clone)
+    if reason is not None:
+        pytest.skip(reason)
+    return clone
+
+
+@pytest.fixture(scope="module")
+def checkout(clone: Path) -> Path:
+    """The copy, set up by whoever runs the tests; root takes over what an ordinary user has set up.
+
+    One environment is enough: that root can make one is shown by root's run around this one.
+    """
+    runner = run if why_no_other_user(clone) else as_nobody
+    ended = runner(clone, "./scripts/setup")
+    assert ended.returncode == 0, ended.stdout
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", "0:0", clone], check=True)
+        shutil.rmtree(clone / ".qwf", ignore_errors=True)
+    return clone
 
 
 def run(checkout: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -91,7 +127,7 @@ def run(checkout: Path, *command: str, **changes: str) -> subprocess.CompletedPr
     return subprocess.run(
         command,
         cwd=checkout,
-        env=environ(checkout.parent, **changes),
+        env=environ(checkout.parents[1], **changes),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -101,9 +137,10 @@ def run(checkout: Path, *command: str, **changes: str) -> subprocess.CompletedPr
 
 
 def as_nobody(checkout: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """The same as a user who owns nothing and sees no interpreter below root's home."""
+    """One command as a user who owns nothing else and sees no interpreter below root's home."""
     switch = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    plain = {"PATH": "/usr/local/bin:/usr/bin:/bin"} | changes
+    home = {"HOME": str(checkout.parent), "QWF_LOCK_DIR": str(checkout.parent / "locks")}
+    plain = {"PATH": "/usr/local/bin:/usr/bin:/bin"} | home | changes
     return run(checkout, *switch, *command, **plain)
 
 
@@ -136,6 +173,38 @@ def closing_line(ended: subprocess.CompletedProcess[str]) -> str:
     return ended.stdout.rstrip("\n").rpartition("\n")[2]
 
 
+def test_an_ordinary_user_sets_up_tests_and_runs_the_demo(users_checkout: Path) -> None:
+    """Then somebody takes the right to write away, and checking still works."""
+    ended = as_nobody(users_checkout, "./scripts/test", "tests/unit/package/test_errors.py")
+    assert ended.returncode == 0, ended.stdout
+    check_demo(users_checkout, as_nobody)
+
+    subprocess.run(["chown", "-R", "0:0", users_checkout], check=True)
+    caches = users_checkout.parent / "caches"
+    kept = caches / f"queue-workflows-checks-{NOBODY}"
+    # Nothing takes as long as mypy does that knows nothing yet.
+    shutil.copytree(users_checkout / ".mypy_cache", kept / ".mypy_cache")
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", caches], check=True)
+    ended = as_nobody(
+        users_checkout, "./scripts/test", "tests/unit/package/test_errors.py", TMPDIR=str(caches)
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert f"caches go to {kept}" in ended.stdout
+    assert {".mypy_cache", ".ruff_cache", ".import_linter_cache"} <= {each.name for each in kept.iterdir()}
+
+
+def test_a_checkout_one_may_not_write_says_so(users_checkout: Path, open_directory: Path) -> None:
+    """Before it is set up, that is: one line with what to do, and 78."""
+    path = open_directory / "home" / "of root"
+    path.mkdir()
+    shutil.copytree(ROOT / "scripts", path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, path / name)
+    ended = as_nobody(path, "./scripts/setup")
+    assert (ended.returncode, ended.stdout.count("\n")) == (78, 1)
+    assert "may not write" in ended.stdout
+
+
 def test_set_up_once_and_it_neither_works_nor_speaks_again(checkout: Path) -> None:
     """And it does not ask the network: no index is allowed here."""
     assert run(checkout, "./scripts/setup", PIP_NO_INDEX="1", PIP_FIND_LINKS="").stdout == ""
@@ -160,6 +229,7 @@ def test_the_installed_command_is_this_checkouts(checkout: Path) -> None:
         assert run(checkout.parent, str(checkout / ".venv/bin" / script), "--help").returncode == 0
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root runs it below a directory that only root may enter")
 def test_the_demo_leaves_nothing_running(checkout: Path) -> None:
     """`./scripts/demo` as whoever runs the tests."""
     check_demo(checkout, run)
@@ -237,48 +307,3 @@ def test_slow() -> None:
     """Slow."""
     {slow}
 '''
-
-
-@pytest.fixture(scope="module")
-def users_checkout(registry: None, open_directory: Path) -> Path:
-    """A fresh copy that belongs to an ordinary user, not set up yet."""
-    if os.geteuid() != 0:
-        pytest.skip("not root, so this run itself is the ordinary user's")
-    if shutil.which("setpriv") is None:
-        pytest.skip("this machine has no setpriv")
-    home = open_directory / "home"
-    path = home / "a clone"
-    path.mkdir(parents=True)
-    fill(path)
-    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", home], check=True)
-    pythons = ("python3", "python3.13", "python3.12", "python3.11")
-    if not any(as_nobody(path, name, "-c", "import ensurepip, tomllib").returncode == 0 for name in pythons):
-        pytest.skip("an ordinary user finds no Python 3.11 or newer on this machine")
-    return path
-
-
-def test_an_ordinary_user_sets_up_tests_and_runs_the_demo(users_checkout: Path) -> None:
-    """Then somebody takes the right to write away, and checking still works."""
-    ended = as_nobody(users_checkout, "./scripts/test", "tests/unit/package/test_errors.py")
-    assert ended.returncode == 0, ended.stdout
-    check_demo(users_checkout, as_nobody)
-
-    subprocess.run(["chown", "-R", "0:0", users_checkout], check=True)
-    caches = users_checkout.parent / "caches"
-    caches.mkdir()
-    os.chown(caches, NOBODY, NOBODY)
-    ended = as_nobody(
-        users_checkout, "./scripts/test", "tests/unit/package/test_errors.py", TMPDIR=str(caches)
-    )
-    assert ended.returncode == 0, ended.stdout
-    assert f"caches go to {caches}" in ended.stdout
-
-
-def test_a_checkout_one_may_not_write_says_so(users_checkout: Path, open_directory: Path) -> None:
-    """Before it is set up, that is: one line with what to do, and 78."""
-    path = open_directory / "of root"
-    path.mkdir()
-    fill(path)
-    ended = as_nobody(path, "./scripts/setup")
-    assert (ended.returncode, ended.stdout.count("\n")) == (78, 1)
-    assert "may not write" in ended.stdout

@@ -190,9 +190,9 @@ def begun(dsn: str) -> bool:
         return bool(connection.execute("SELECT FROM workflow_runs").rowcount)
 
 
+# Of what follows each case is tried with one of the commands: which it is, is nothing to it.
 @pytest.mark.slow
-@each_command
-@pytest.mark.parametrize("moment", ["starts", "works"])
+@pytest.mark.parametrize(("words", "moment"), [(RUN, "starts"), (HOOKS, "works")], ids=["starts", "works"])
 def test_ctrl_c_on_the_embedded_server(place: Path, words: list[str], moment: str) -> None:
     """While the server is made, and twice while a job runs: it goes too."""
     command = Command(words, place, on_embedded(place, QWF_GRACE_S="3600"))
@@ -213,8 +213,9 @@ def test_ctrl_c_on_the_embedded_server(place: Path, words: list[str], moment: st
 
 
 @pytest.mark.slow
-@each_command
-@pytest.mark.parametrize("where", ["database", "embedded"])
+@pytest.mark.parametrize(
+    ("words", "where"), [(RUN, "database"), (HOOKS, "embedded")], ids=["database", "embedded"]
+)
 def test_of_two_at_once_one_may_be_stopped(qwf_dsn: str, place: Path, words: list[str], where: str) -> None:
     """The other goes on to its end, on one database as on one embedded server."""
     environment = on_database(qwf_dsn, place) if where == "database" else on_embedded(place)
@@ -239,12 +240,11 @@ def test_of_two_at_once_one_may_be_stopped(qwf_dsn: str, place: Path, words: lis
 
 
 @pytest.mark.slow
-@each_command
-def test_two_at_once_both_end(qwf_dsn: str, place: Path, words: list[str]) -> None:
+def test_two_at_once_both_end(qwf_dsn: str, place: Path) -> None:
     """On one embedded server that both begin to make; it is gone with the last."""
     put(place, "a/on_Page__10_a.sh", "true")
     (place / "wait.yaml").write_text("name: wait\nnodes: [{id: b, module: echo}]\n", encoding="utf-8")
-    both = [Command(words, place, on_embedded(place)) for _ in range(2)]
+    both = [Command(words, place, on_embedded(place)) for words in (RUN, HOOKS)]
     for command in both:
         status, told, said = command.ended()
         assert status == 0, said
@@ -276,21 +276,21 @@ def account(dsn: str, *, owns: bool) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@each_command
-def test_an_account_that_may_make_no_roles(qwf_new_database, place: Path, words: list[str]) -> None:
+def test_an_account_that_may_make_no_roles(qwf_new_database, place: Path) -> None:
     """Its own database is all that is needed."""
     put(place, "a/on_Page__10_a.sh", "true")
     (place / "wait.yaml").write_text("name: wait\nnodes: [{id: b, module: echo}]\n", encoding="utf-8")
     with account(qwf_new_database(template=False), owns=True) as dsn:
-        status, told, said = Command(words, place, on_database(dsn, place)).ended()
+        status, told, said = Command(HOOKS, place, on_database(dsn, place)).ended()
     assert (status, said) == (0, [])
     assert told[-1].endswith("run completed")
 
 
 @pytest.mark.slow
-@each_command
 @pytest.mark.parametrize(
-    ("is_migrated", "lacks"), [(True, "may not read"), (False, "lacks the CREATE right")]
+    ("words", "is_migrated", "lacks"),
+    [(RUN, True, "may not read"), (HOOKS, False, "lacks the CREATE right")],
+    ids=["migrated", "empty"],
 )
 def test_an_account_without_rights(
     qwf_new_database, place: Path, words: list[str], *, is_migrated: bool, lacks: str

@@ -329,7 +329,7 @@ def test_who_opened_a_file_that_was_removed_meanwhile_has_not_its_lock(
         lock.release()
 
 
-@pytest.mark.parametrize("rounds", [300, pytest.param(4_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [300, pytest.param(4_000, marks=pytest.mark.nightly)])
 def test_no_two_hold_a_lock_whose_file_is_being_removed(tmp_path: Path, rounds: int) -> None:
     """One process takes the lock over and over, another removes its file as often: never two holders."""
     seats = tmp_path / "seats"

@@ -8,7 +8,7 @@ test_supervisor_real_workers.py and tests/invariants/wakes/test_a_woken_worker_w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -86,11 +86,18 @@ def state(row: IngestJob | None) -> tuple[str, int, int]:
     return (row.status, row.failures, row.crash_count)
 
 
+def cases() -> Iterator[Any]:
+    """Each guard in each place; below another process two on each change, for the worker is the same one."""
+    for name in GUARDS:
+        for place in PLACES:
+            marks = [pid_namespace] if "PID" in place else []
+            if place not in ("alone", "in a crew") and name not in ("wall clock", "cancel"):
+                marks.append(pytest.mark.nightly)
+            yield pytest.param(name, place, marks=marks)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "place", [pytest.param(p, marks=pid_namespace if "PID" in p else ()) for p in PLACES]
-)
-@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize(("name", "place"), list(cases()))
 def test_it_fires(qwf_dsn: str, conn: psycopg.Connection, tmp_path: Any, name: str, place: str) -> None:
     """The job becomes what it shall, nothing else is held against it, and what came after it is worked on."""
     guard, jobs = GUARDS[name], IngestJobRepository(conn)

@@ -39,7 +39,7 @@ def enqueue(jobs: IngestJobRepository, count: int) -> None:
     [
         pytest.param(("1", "1"), marks=pytest.mark.slow),
         ("4", "4"),
-        pytest.param(("1", "4"), marks=pytest.mark.slow),
+        pytest.param(("1", "4"), marks=pytest.mark.nightly),
     ],
 )
 def test_a_worker_that_knows_a_task_has_its_jobs_in_spite_of_one_that_does_not(

@@ -109,9 +109,14 @@ def test_a_drain_leaves_no_lane(conn: psycopg.Connection, qwf_dsn: str, concurre
     assert counted(conn) == {"completed": 240}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_half_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "each"),
+    [pytest.param(10, 40, marks=pytest.mark.slow), pytest.param(30, 90, marks=pytest.mark.nightly)],
+)
+def test_kills_for_a_while(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path, seconds: int, each: int
+) -> None:
     """Four processes with eight threads each over fifty keys, one of them killed every few seconds.
 
     Some of the jobs wait for windows of three more keys, and some for tokens of a rate, in the same threads.
@@ -119,11 +124,11 @@ def test_half_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path
     rng = Random(7)
     caps = {f"key{number}": 1 + number % 4 for number in range(50)}
     begun_at = time.time()
-    enqueue(conn, tmp_path, caps, 90, 0.02)
+    enqueue(conn, tmp_path, caps, each, 0.02)
     enqueue_waiting(conn, tmp_path)
     with ExitStack() as stack:
         fleet = Fleet(qwf_dsn, stack, 4, "--concurrency", "8")
-        end = time.monotonic() + 30
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(rng.uniform(0.5, 4))
             fleet.kill_one(rng.randrange(4))
@@ -135,7 +140,7 @@ def test_half_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path
             cap(conn, key, most)
         patiently(lambda: fleet.at_work() and set(counted(conn)) == {"completed"})
     assert not (tmp_path / "too-many").exists()
-    assert counted(conn) == {"completed": 50 * 90 + WINDOWED + RATED}
+    assert counted(conn) == {"completed": 50 * each + WINDOWED + RATED}
     # Each token was taken between the beginning and its note, whoever was killed in between.
     taken = sorted(float(line) for line in (tmp_path / "rated").read_text().split())
     assert len(taken) >= RATED

@@ -66,7 +66,7 @@ def succeed(floor: Floor, *ids: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_KILLS)], ids=str
+    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_KILLS)], ids=str
 )
 def test_killed_at_a_statement(floor: Floor, proxy: StatementProxy, kill: Kill) -> None:
     """Before the commit nothing has happened, after it everything has; the lease does the rest."""

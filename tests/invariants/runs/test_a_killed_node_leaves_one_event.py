@@ -15,7 +15,10 @@ ENDS = tuple(sql["node"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AN
 
 @pytest.mark.parametrize(
     "moment",
-    [Moment.UNREAD, *(pytest.param(m, marks=pytest.mark.slow) for m in (Moment.UNSENT, Moment.UNCOMMITTED))],
+    [
+        Moment.UNREAD,
+        *(pytest.param(m, marks=pytest.mark.nightly) for m in (Moment.UNSENT, Moment.UNCOMMITTED)),
+    ],
     ids=lambda moment: moment.value,
 )
 def test_both_or_neither(floor: Floor, proxy: StatementProxy, moment: Moment) -> None:

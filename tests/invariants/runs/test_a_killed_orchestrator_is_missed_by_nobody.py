@@ -103,7 +103,7 @@ def finish(connection: psycopg.Connection[Any], run_id: UUID) -> None:
 
 
 @pytest.mark.parametrize(
-    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_KILLS)], ids=str
+    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_KILLS)], ids=str
 )
 def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill) -> None:
     """The node after the one that ended gets its jobs once, by the dead one or by the next."""
@@ -129,8 +129,8 @@ def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill
     ("statement", "moment"),
     [
         pytest.param(workflow_nodes.READ, Moment.UNREAD, id="in the middle"),
-        pytest.param(outbox.COMMIT, Moment.UNSENT, id="before the commit", marks=pytest.mark.slow),
-        pytest.param(outbox.TAKE, Moment.UNREAD, id="with the lock", marks=pytest.mark.slow),
+        pytest.param(outbox.COMMIT, Moment.UNSENT, id="before the commit", marks=pytest.mark.nightly),
+        pytest.param(outbox.TAKE, Moment.UNREAD, id="with the lock", marks=pytest.mark.nightly),
     ],
 )
 def test_stopped_while_it_acts_on_an_end(

@@ -70,7 +70,7 @@ def test_an_event_that_comes_while_the_run_is_held(qwf_dsn: str, connection) -> 
     assert RunRepository(connection).fetch(run_id).status == "completed"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("runs", [60, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_two_orchestrators_share_the_runs(qwf_dsn: str, connection, runs: int) -> None:
     """Each job is made and done once, each run ends once."""
     with ExitStack() as stack:

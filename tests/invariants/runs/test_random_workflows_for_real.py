@@ -89,7 +89,8 @@ def value(connection: psycopg.Connection, query: str) -> Any:
     ("count", "within_s"),
     [
         pytest.param(3, 300, marks=pytest.mark.timeout(360)),
-        pytest.param(200, 1500, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+        pytest.param(50, 600, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(200, 1500, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
     ],
 )
 def test_every_row_can_be_explained(qwf_dsn: str, count: int, within_s: float) -> None:

@@ -41,7 +41,7 @@ def until_over(floor: Floor, pair: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [200, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "rounds", [200, pytest.param(2_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 )
 def test_committed_at_the_moment_of_going_idle(floor: Floor, rounds: int) -> None:
     """Half of the pairs are inserted while the worker is busy, so that their transactions send no wake."""

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from support.rows.revisions import HEAD
 from support.rows.schemas import catalog, holding, query, until
-from support.servers.postgres_versions import each_version
+from support.servers.postgres_versions import each_version, on_each_version
 
-from queue_workflows.db import bootstrap, migrations
+from queue_workflows.db import migrations
 from queue_workflows.db.doctor import examine
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -86,13 +86,11 @@ def check_writers_go_on(dsn: str, table: str, step: Callable[..., object], to: s
         assert said == ["done"]
 
 
-@each_version
-@pytest.mark.parametrize(("table", "before", "after"), WAYS)
+@on_each_version("way", WAYS)
 @pytest.mark.slow
-def test_writers_go_on_while_an_index_is_built(
-    empty: str, second: str, table: str, before: str, after: str
-) -> None:
+def test_writers_go_on_while_an_index_is_built(empty: str, second: str, way: tuple[str, str, str]) -> None:
     """Up and down, of each hot table; the schema is the one that an upgrade of an idle database makes."""
+    table, before, after = way
     migrations.upgrade(empty, chains=ENGINE, revision=before)
     migrations.upgrade(second, chains=ENGINE, revision=after)
     query(empty, A_RUN)
@@ -106,7 +104,7 @@ def test_writers_go_on_while_an_index_is_built(
 
 @pytest.mark.slow
 @each_version
-def test_what_was_interrupted_is_begun_anew(empty: str, second: str) -> None:
+def test_what_was_interrupted_is_begun_anew(empty: str, at_head: dict[tuple[str, str], str]) -> None:
     """A build that gave up leaves an invalid index, which the next upgrade drops and builds again."""
     migrations.upgrade(empty, chains=ENGINE, revision=BEFORE)
     with holding(empty, AN_INGEST_JOB):
@@ -116,8 +114,7 @@ def test_what_was_interrupted_is_begun_anew(empty: str, second: str) -> None:
             assert query(empty, INVALID) != []
     assert len(migrations.upgrade(empty, chains=ENGINE)) == int(HEAD) - int(BEFORE)
     assert query(empty, INVALID) == []
-    bootstrap(second)
-    assert catalog(empty) == catalog(second)
+    assert catalog(empty) == at_head
 
 
 def test_what_is_left_of_it_is_said(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +164,9 @@ def test_an_index_that_is_being_built_is_not_called_broken(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", ["0018", "0020", "0021", "0026", "0029"])
-def test_a_revision_that_had_everything_but_its_number(empty: str, second: str, revision: str) -> None:
+def test_a_revision_that_had_everything_but_its_number(
+    empty: str, at_head: dict[tuple[str, str], str], revision: str
+) -> None:
     """Ended between its last index and its commit, it is done again from its beginning."""
     before = f"{int(revision) - 1:04}"
     migrations.upgrade(empty, chains=ENGINE, revision=revision)
@@ -176,8 +175,7 @@ def test_a_revision_that_had_everything_but_its_number(empty: str, second: str, 
         # What is no index of a hot table is one transaction with the number.
         query(empty, "DROP INDEX ix_concurrency_limits_patterns")
     migrations.upgrade(empty, chains=ENGINE)
-    bootstrap(second)
-    assert catalog(empty) == catalog(second)
+    assert catalog(empty) == at_head
 
 
 def test_no_revision_keeps_writers_of_jobs_and_runs_waiting() -> None:

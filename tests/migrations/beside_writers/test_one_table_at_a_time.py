@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from support.rows.revisions import HEAD
 from support.rows.schemas import blocked, catalog, holding, query, until
-from support.servers.postgres_versions import each_version, newest_version
+from support.servers.postgres_versions import on_each_version
 
 from queue_workflows.db import migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -109,19 +109,17 @@ def test_no_transaction_locks_two_tables(direction: str) -> None:
     assert found >= set(WRITES)
 
 
-@each_version
 @pytest.mark.slow
-@pytest.mark.parametrize("table", WRITES)
-def test_who_writes_to_another_table_goes_on(empty: str, second: str, table: str) -> None:
+@on_each_version("table", WRITES)
+def test_who_writes_to_another_table_goes_on(empty: str, migrated: str, table: str) -> None:
     """While a revision waits for a writer of one table, up and down, it holds up nobody at another."""
-    migrations.upgrade(second, chains=[ENGINE])
     migrations.upgrade(empty, chains=[ENGINE], revision=BEFORE)
     query(empty, RUN)
     check_others_go_on(empty, table, partial(forth, empty))
-    assert catalog(empty) == catalog(second)
+    assert catalog(empty) == catalog(migrated)
     check_others_go_on(empty, table, partial(back, empty))
-    back(second)
-    assert catalog(empty) == catalog(second)
+    back(migrated)
+    assert catalog(empty) == catalog(migrated)
 
 
 def check_others_go_on(dsn: str, table: str, step: Step) -> None:
@@ -141,11 +139,9 @@ def check_others_go_on(dsn: str, table: str, step: Step) -> None:
 
 
 @pytest.mark.slow
-@newest_version
-@pytest.mark.parametrize("table", ["ingest_jobs", "workflow_node_jobs"])
-def test_what_was_interrupted_between_two_tables_is_begun_anew(empty: str, second: str, table: str) -> None:
+@on_each_version("table", ["workflow_node_jobs", "ingest_jobs"])
+def test_what_was_interrupted_between_two_tables_is_begun_anew(empty: str, migrated: str, table: str) -> None:
     """Up and down: what one table has already is no hindrance to the next try."""
-    migrations.upgrade(second, chains=[ENGINE])
     migrations.upgrade(empty, chains=[ENGINE], revision=BEFORE)
     for step in (forth, back):
         with holding(empty, f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE"):
@@ -154,5 +150,5 @@ def test_what_was_interrupted_between_two_tables_is_begun_anew(empty: str, secon
                     step(empty, HASTY)
         step(empty)
         if step is back:
-            back(second)
-        assert catalog(empty) == catalog(second)
+            back(migrated)
+        assert catalog(empty) == catalog(migrated)

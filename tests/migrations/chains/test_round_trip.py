@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from support.rows.revisions import REVISIONS
 from support.rows.schemas import catalog, leftovers, query, sa_engine
-from support.servers.postgres_versions import each_version, newest_version
+from support.servers.postgres_versions import each_version, newest_version, on_each_version
 
 from queue_workflows.db import bootstrap, downgrade, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain
@@ -34,17 +34,17 @@ def test_base_to_head_and_back_leaves_nothing(empty: str) -> None:
 @pytest.mark.slow
 @each_version
 def test_each_step_is_undone_by_its_downgrade(empty: str) -> None:
-    """Revision by revision: up, down and up again, and the schema and its rows are what they were."""
-    before = seen(empty)
-    for number, revision in enumerate(REVISIONS):
+    """Revision by revision up and down, then up again: the schema and its rows are what they were."""
+    there = [seen(empty)]
+    for revision in REVISIONS:
         migrations.upgrade(empty, chains=[ENGINE], revision=revision)
-        after = seen(empty)
-        assert after != before
+        there.append(seen(empty))
+        assert there[-1] != there[-2], revision
+    for number, revision in reversed(list(enumerate(REVISIONS))):
         downgrade(empty, chain="engine", revision=REVISIONS[number - 1] if number else "base")
-        assert seen(empty) == before, revision
-        migrations.upgrade(empty, chains=[ENGINE], revision=revision)
-        assert seen(empty) == after, revision
-        before = after
+        assert seen(empty) == there[number], revision
+    bootstrap(empty)
+    assert seen(empty) == there[-1]
 
 
 def test_hosts_have_a_cap_until_somebody_sets_another(empty: str) -> None:
@@ -140,7 +140,7 @@ def test_check_names_drift(empty: str, damage: str, named: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@on_each_version(
     "change",
     [
         "ALTER TABLE ingest_jobs SET (fillfactor = 77)",
@@ -154,7 +154,6 @@ def test_check_names_drift(empty: str, damage: str, named: str) -> None:
         "CREATE VIEW peek AS SELECT 1 AS one",
     ],
 )
-@newest_version
 def test_the_catalog_sees_each_kind_of_change(migrated: str, change: str) -> None:
     """The comparison that the tests above rest on is not blind."""
     before = catalog(migrated)

@@ -70,7 +70,10 @@ def words(command: click.Command, directory: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("revision", ["0016", BEFORE_SCHEDULES, BEFORE_TREES, HEAD])
+@pytest.mark.parametrize(
+    "revision",
+    [pytest.param("0016", marks=pytest.mark.nightly), BEFORE_SCHEDULES, BEFORE_TREES, HEAD],
+)
 def test_every_command_says_that_the_schema_is_behind(
     empty: str, revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

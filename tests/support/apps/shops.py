@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 from support.processes.environments import environment_without
 from support.processes.programs import SOURCE, Running
+from support.suite.warm_command import warm_python
 
 from queue_workflows.db.connections.dsn import parse_dsn
 
@@ -56,9 +57,13 @@ class Shop:
         }
 
     def runs(self, command: list[str], *, status: int = 0, **environ: str) -> str:
-        """What a command says that ends as it should."""
+        """What a command says that ends as it should.
+
+        What it needs of others is imported already; a run of pytest wants to import for itself.
+        """
+        is_warm = command[0] == PYTHON and command[1] != "-c" and "pytest" not in command
         ended = subprocess.run(
-            command,
+            [str(warm_python()), *command[1:]] if is_warm else command,
             cwd=self.directory,
             env={**self.env, **environ},
             capture_output=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,20 @@ each_version = pytest.mark.parametrize("server", VERSIONS, indirect=True)
 newest_version = pytest.mark.parametrize(
     "server", [pytest.param(VERSIONS[0], marks=pytest.mark.slow), *VERSIONS[1:]], indirect=True
 )
+# What a test is about that has many cases depends on the version or on the case.
+_MAIN = os.environ.get("QWF_TEST_PG_VERSION", VERSIONS[-1])
+
+
+def on_each_version(name: str, cases: Iterable[object]) -> pytest.MarkDecorator:
+    """All cases on the version of this run, by default the newest; on the others the first of them.
+
+    These only where all tests are run.
+    """
+    first, *more = cases
+    main = _MAIN if _MAIN in VERSIONS else VERSIONS[-1]
+    others = [pytest.param(each, first, marks=pytest.mark.slow) for each in VERSIONS if each != main]
+    pairs = [(main, first), *others, *((main, case) for case in more)]
+    return pytest.mark.parametrize(("server", name), pairs, indirect=["server"])
 
 
 def bindir_of(version: str) -> Path:

@@ -31,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -162,13 +162,17 @@ def _ready_process() -> _ReadyProcess:
     return found
 
 
-def _serve(given: socket.socket) -> None:
-    """Import, and fork as often as is asked; in each child this returns once it is what was asked for."""
+def import_all() -> None:
+    """Have what most commands need; what is there by now is shared with all children that do not touch it."""
     for module in _READY:
         __import__(f"queue_workflows.{module}")
-    # What is there by now is shared with all children, for as long as nobody touches it.
     gc.collect()
     gc.freeze()
+
+
+def _serve(given: socket.socket) -> None:
+    """Import, and fork as often as is asked; in each child this returns once it is what was asked for."""
+    import_all()
     given.send(b"ready")
     while True:
         message, streams, _, _ = socket.recv_fds(given, _LONGEST, 3)
@@ -209,7 +213,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    _open_streams()
+    open_streams()
     words = asked["arguments"]
     sys.orig_argv[:] = words
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -217,7 +221,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.path[:] = [asked["directory"], *paths, *(path for path in sys.path[1:] if path not in paths)]
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """Write as the environment says, not as that of the ready process did."""
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for name, number in (("stdout", 1), ("stderr", 2)):
@@ -266,10 +270,15 @@ def _leave(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+def run_and_leave(run: Callable[[], object]) -> NoReturn:
+    """Do all that this process is there for."""
     try:
-        _run()
+        run()
     except SystemExit as left:
         _leave(_status_of(left))
     _leave(0)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    run_and_leave(_run)
