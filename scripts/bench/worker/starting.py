@@ -71,7 +71,7 @@ def sample_ours(connection: psycopg.Connection[Any]) -> float:
 
 
 def peer_sampler(bench: Bench, stack: ExitStack, name: str) -> Callable[[], float]:
-    """The same of a peer, with a worker and a producer that stay."""
+    """Milliseconds from a peer's commit to the body, with a worker and a producer that stay."""
     dsn = bench.server.database()
     peers.prepare(name, dsn)
     crew = stack.enter_context(Crew(peers.command("produce", name, dsn), peers.environment(), size=1))

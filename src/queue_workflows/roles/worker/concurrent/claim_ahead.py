@@ -18,8 +18,8 @@ has not been begun 100 ms after its claim, because the jobs before it turned slo
 uncounted. Where a hundred jobs run or more, a question waits up to 10 ms for a fiftieth of them to end.
 
 What waits behind jobs that are quick and begin one after another is not stuck: its process got no processor.
-To give it back would only make work, of which such a machine has too much. So it is kept as long as some begin
-every 20 ms, up to 250 ms after its claim.
+To give it back would only make work, of which such a machine has too much. So it is kept as long as some
+begin every 20 ms, up to 250 ms after its claim.
 """
 
 from __future__ import annotations
