@@ -34,6 +34,10 @@ class Server:
         """The DSN of a new one."""
         return self._open.enter_context(self._databases.database())
 
+    def empty_database(self) -> str:
+        """The DSN of a new one that nobody has migrated."""
+        return self._open.enter_context(self._databases.database(template=False))
+
 
 @contextmanager
 def open_server(dsn: str | None, settings: Mapping[str, str] | None = None) -> Iterator[Server]:

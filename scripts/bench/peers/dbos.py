@@ -1,4 +1,4 @@
-"""dbos, with async workflows on a queue."""
+"""dbos, with workflows on a queue: of one step, and of none."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def _launch(dsn: str) -> None:
         for body in _bodies:
             body()
 
+    @DBOS.step()
+    def once() -> int:
+        for body in _bodies:
+            body()
+        return 1
+
+    @DBOS.workflow(name="step")
+    def step(_number: int) -> int:
+        return once()
+
     DBOS.launch()
     DBOS.register_queue("fetch", worker_concurrency=_CONCURRENCY, polling_interval_sec=_POLL_S)
 
@@ -35,11 +45,14 @@ def _prepare(dsn: str) -> None:
 def _produce(dsn: str) -> Forms:
     client: Any = DBOSClient(system_database_url=dsn)
 
-    def single(count: int) -> None:
-        for number in range(count):
-            client.enqueue({"queue_name": "fetch", "workflow_name": "noop"}, number)
+    def spawn(workflow: str) -> Callable[[int], None]:
+        def enqueue(count: int) -> None:
+            for number in range(count):
+                client.enqueue({"queue_name": "fetch", "workflow_name": workflow}, number)
 
-    return {"single": single}
+        return enqueue
+
+    return {"single": spawn("noop"), "step": spawn("step")}
 
 
 def _work(dsn: str, body: Callable[[], None]) -> None:

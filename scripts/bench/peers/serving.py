@@ -16,7 +16,17 @@ import psycopg
 from bench.peers.kinds import Peer
 from bench.producing.orders import take_orders
 
-NAMES: Final = ("pgqueuer", "procrastinate", "chancy", "dbos")
+# The peers, by the package that has their version.
+PACKAGES: Final = {
+    "pgqueuer": "pgqueuer",
+    "procrastinate": "procrastinate",
+    "chancy": "chancy",
+    "dbos": "dbos",
+    "oban": "oban",
+    "absurd": "absurd-sdk",
+}
+# Bodies that are so far apart belong to two bursts of work.
+_BURST_NS: Final = 500_000_000
 # A row as the peer wrote it, so many times over.
 COPY: Final = """
 INSERT INTO {table}
@@ -36,9 +46,9 @@ def main(what: str, *arguments: str) -> None:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in NAMES:
+    for name, package in PACKAGES.items():
         try:
-            found[name] = version(name)
+            found[name] = version(package)
         except PackageNotFoundError:
             continue
     return found
@@ -48,8 +58,22 @@ def _settings(peer: Peer) -> None:
     print(peer.settings)
 
 
+def _facts(peer: Peer) -> None:
+    """What the bench itself has to know: the queries and the tables."""
+    print(json.dumps({name: value for name, value in vars(peer).items() if not callable(value)}))
+
+
 def _prepare(peer: Peer, dsn: str) -> None:
     peer.prepare(dsn)
+
+
+def _template(peer: Peer, dsn: str) -> None:
+    """Keep a row of each table as the peer writes it, to copy it later beside workers that run."""
+    peer.produce(dsn)["single"](1)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for number, table in enumerate(peer.tables):
+            connection.execute(f"CREATE TABLE bench_one_{number} AS SELECT * FROM {table} LIMIT 1".encode())
+    os._exit(0)  # a pool's threads would keep the process
 
 
 def _produce(peer: Peer, dsn: str) -> None:
@@ -99,6 +123,20 @@ def _moments(peer: Peer, dsn: str) -> None:
     peer.work(dsn, lambda: print(time.monotonic_ns(), flush=True))
 
 
+def _bursts(peer: Peer, dsn: str) -> None:
+    """Work, and print when the first body of each burst began."""
+    last = 0
+
+    def body() -> None:
+        nonlocal last
+        now = time.monotonic_ns()
+        if now - last > _BURST_NS:
+            print(now, flush=True)
+        last = now
+
+    peer.work(dsn, body)
+
+
 def _wait(peer: Peer, dsn: str, at_once: str, seconds: str) -> None:
     assert peer.wait is not None
     peer.wait(dsn, int(at_once), float(seconds))
@@ -106,6 +144,9 @@ def _wait(peer: Peer, dsn: str, at_once: str, seconds: str) -> None:
 
 _WHAT: Final[dict[str, Callable[..., None]]] = {
     "settings": _settings,
+    "facts": _facts,
+    "template": _template,
+    "bursts": _bursts,
     "prepare": _prepare,
     "produce": _produce,
     "fill": _fill,

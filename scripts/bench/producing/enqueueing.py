@@ -83,8 +83,8 @@ def bulk(bench: Bench) -> Sequence[Figure]:
             "asyncpg": lambda: ours.rate("asyncpg-bulk", jobs),
             "keyed": lambda: ours.rate("keyed", jobs),
             "import": lambda: _imported(dsn, connection, Path(file.name)),
-            "COPY": lambda: _copied(connection, COPY, jobs),
-            "COPY, keyed": lambda: _copied(connection, COPY_KEYED, jobs),
+            "COPY": lambda: copied(connection, COPY, jobs),
+            "COPY, keyed": lambda: copied(connection, COPY_KEYED, jobs),
         }
         variants = {name: partial(emptied, measured) for name, measured in variants.items()}
         slow = {name: partial(crew.rate, "bulk", jobs // 10) for name, crew in others.items()}
@@ -129,7 +129,7 @@ def _figure(
     )
 
 
-def _copied(connection: psycopg.Connection[Any], statement: str, jobs: int) -> float:
+def copied(connection: psycopg.Connection[Any], statement: str, jobs: int) -> float:
     """The text is made beforehand: what is measured is the server."""
     keyed = statement == COPY_KEYED
     text = "".join(f'noop\tfetch\t{{"n":{n}}}' + (f"\tkey-{n}\n" if keyed else "\n") for n in range(jobs))

@@ -29,10 +29,10 @@ def start(bench: Bench) -> Sequence[Figure]:
     with bench.database() as (dsn, connection), ExitStack() as stack:
         stack.enter_context(working(dsn, *CREW))
         until(lambda: said(connection, LISTENERS))
-        samplers: dict[str, Callable[[], float]] = {"worker": lambda: _ours(connection)}
+        samplers: dict[str, Callable[[], float]] = {"worker": lambda: sample_ours(connection)}
         for name in peers.WOKEN:
             if name in bench.peers:
-                samplers[name] = _peer(bench, stack, name)
+                samplers[name] = peer_sampler(bench, stack, name)
         seen: dict[str, list[float]] = {name: [] for name in samplers}
         for turn in range(turns):
             for name, sampled in samplers.items():
@@ -63,13 +63,15 @@ def _figures(
     ]
 
 
-def _ours(connection: psycopg.Connection[Any]) -> float:
+def sample_ours(connection: psycopg.Connection[Any]) -> float:
+    """Milliseconds from a commit to the body."""
     job = value(connection, ENQUEUE)
     committed = time.monotonic_ns()
     return max(result(connection, job) - committed, 1) / 1e6
 
 
-def _peer(bench: Bench, stack: ExitStack, name: str) -> Callable[[], float]:
+def peer_sampler(bench: Bench, stack: ExitStack, name: str) -> Callable[[], float]:
+    """Milliseconds from a peer's commit to the body, with a worker and a producer that stay."""
     dsn = bench.server.database()
     peers.prepare(name, dsn)
     crew = stack.enter_context(Crew(peers.command("produce", name, dsn), peers.environment(), size=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,10 @@ from bench.kills.accounts import account, watch_ends  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Beside no other queue, whatever is installed here."""
     return subprocess.run(
         [sys.executable, str(SCRIPTS / "bench" / script), *arguments],
+        env=os.environ | {"BENCH_PEERS": os.devnull},
         capture_output=True,
         text=True,
         check=False,
@@ -99,6 +102,25 @@ def test_where_no_other_queue_is_installed_none_is_measured(
     """The bench needs nothing but the engine and Postgres."""
     monkeypatch.setattr(peers, "PLACE", tmp_path)
     assert peers.installed() == {}
+    found, missing_ones = peers.contenders()
+    assert (found, sorted(missing_ones)) == (
+        {},
+        ["absurd", "chancy", "dbos", "graphile", "oban", "pgqueuer", "procrastinate"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cores", "0", "nine"], "--cores: 'nine' is no list of cores, such as 0-3,6"),
+        (["--cores", "0", "9999"], "--cores: 9999 is not all among the cores that there are"),
+        (["--without", "nobody"], "--without: there is no 'nobody' among the queues that are measured"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_a_server_starts(arguments: list[str], said: str) -> None:
+    """In one line."""
+    ran = run("beside.py", *arguments)
+    assert (ran.returncode, said in ran.stderr.splitlines()[-1]) == (1, True), ran
 
 
 @pytest.mark.slow
@@ -109,6 +131,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         ("dag.py", ("chain", "dispatch")),
         ("queue.py", ("worker", "wakes")),
         ("ingest.py", ("drain", "enqueue")),
+        ("beside.py", ("drain", "enqueue")),
         ("web.py", ("pages", "tabs")),
         ("hooks.py", ("process",)),
         ("affinity.py", ("flat",)),
@@ -117,6 +140,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         pytest.param("queue.py", ("pooled", "idle"), marks=pytest.mark.nightly),
         pytest.param("ingest.py", ("head", "processes", "bulk"), marks=pytest.mark.nightly),
         pytest.param("ingest.py", ("start", "fairness", "asleep"), marks=pytest.mark.nightly),
+        pytest.param("beside.py", ("long-drain", "start", "at-once", "steps"), marks=pytest.mark.nightly),
         pytest.param("web.py", ("filters", "large-runs", "first-load"), marks=pytest.mark.nightly),
         pytest.param("hooks.py", ("at-once", "shipped"), marks=pytest.mark.nightly),
         pytest.param("affinity.py", ("affinity",), marks=pytest.mark.nightly),

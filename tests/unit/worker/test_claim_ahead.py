@@ -7,7 +7,9 @@ import pytest
 from queue_workflows.roles.worker.concurrent.claim_ahead import (
     AHEAD_LEAST,
     AHEAD_MOST,
+    AHEAD_S,
     GIVE_BACK_AFTER_S,
+    GIVE_BACK_LATEST_S,
     ClaimAhead,
 )
 
@@ -131,6 +133,30 @@ def test_what_waits_too_long_is_given_back() -> None:
     room.taken_back(5)
     assert room.give_back_at(0) is None
     assert room.free(0, 0, 2.0) == 2
+
+
+def test_what_waits_for_a_processor_is_kept_while_some_begin() -> None:
+    """Behind quick jobs; 20 ms without one that begins, or 250 ms in all, and it goes to who has time."""
+    room = ClaimAhead(8)
+    room.ended(10_000, 10_000 * 0.0001)
+    room.handed(200, 1.0)
+    now = 1.0 + GIVE_BACK_AFTER_S
+    assert room.give_back_at(200) == now
+    assert room.keeps(200, now)
+    assert room.give_back_at(190) == now + AHEAD_S
+    assert room.keeps(190, now + AHEAD_S)
+    assert not room.keeps(190, now + 2 * AHEAD_S)
+    assert room.keeps(180, now + 2 * AHEAD_S)
+    assert not room.keeps(150, 1.0 + GIVE_BACK_LATEST_S)
+
+
+def test_what_waits_behind_slow_jobs_is_given_back_at_once() -> None:
+    """Each of eight threads would need 100 ms and more for its share."""
+    room = ClaimAhead(8)
+    room.ended(10_000, 10_000 * 0.0041)
+    room.handed(200, 1.0)
+    assert not room.keeps(200, 1.0 + GIVE_BACK_AFTER_S)
+    assert room.keeps(100, 1.0 + GIVE_BACK_AFTER_S)
 
 
 def test_who_pauses_between_rounds_claims_as_much_again() -> None:

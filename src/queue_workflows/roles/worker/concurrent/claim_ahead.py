@@ -16,6 +16,10 @@ also pauses between rounds: what it began is counted since the last claim but on
 A worker that may have all of it claims half of it at a time: one half is run while the other is claimed. What
 has not been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its place,
 uncounted. Where a hundred jobs run or more, a question waits up to 10 ms for a fiftieth of them to end.
+
+What waits behind jobs that are quick and begin one after another is not stuck: its process got no processor.
+To give it back would only make work, of which such a machine has too much. So it is kept as long as some
+begin every 20 ms, up to 250 ms after its claim.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ AHEAD_LONGEST_S: Final = 0.05
 AHEAD_LEAST: Final = 50
 AHEAD_MOST: Final = 400
 GIVE_BACK_AFTER_S: Final = 0.1
+GIVE_BACK_LATEST_S: Final = 0.25
 # Of so many that run some end all the time: a question is for a fiftieth of them, or for those of 10 ms.
 MANY: Final = 100
 # How many jobs the mean of their durations looks back on, in threads' worth.
@@ -50,6 +55,9 @@ class ClaimAhead:
         self._round_s = AHEAD_S
         # When the last two claims were handed over.
         self._handed_at = self._handed_before = math.inf
+        # Until when what has waited long enough is kept, and how many had been begun when that was said.
+        self._kept_until = 0.0
+        self._kept_at: int | None = None
 
     def asked(self, seconds: float) -> None:
         """The last round to the database took so long."""
@@ -66,6 +74,7 @@ class ClaimAhead:
         """So many of the jobs that waited for a thread, the last ones, were taken back unbegun."""
         self._handed_in_all -= jobs
         self._handed.clear()
+        self._kept_at = None
 
     def ended(self, jobs: int, seconds: float) -> None:
         """So many jobs have ended, which took so long together."""
@@ -102,8 +111,21 @@ class ClaimAhead:
         """When the job that waits longest has waited long enough; None if none waits."""
         if not waiting:
             self._handed.clear()
+            self._kept_at = None
             return None
         begun = self._handed_in_all - waiting
         while self._handed and self._handed[0][1] <= begun:
             self._handed.popleft()
-        return self._handed[0][0] + GIVE_BACK_AFTER_S if self._handed else None
+        if not self._handed:
+            return None
+        waited_enough = self._handed[0][0] + GIVE_BACK_AFTER_S
+        return waited_enough if self._kept_at is None else max(waited_enough, self._kept_until)
+
+    def keeps(self, waiting: int, now: float) -> bool:
+        """Whether what has waited long enough is kept for 20 ms more, as it only waits for a processor."""
+        begun = self._handed_in_all - waiting
+        is_quick = waiting * self._mean_s <= GIVE_BACK_AFTER_S * self._threads
+        if not is_quick or begun == self._kept_at or now >= self._handed[0][0] + GIVE_BACK_LATEST_S:
+            return False
+        self._kept_at, self._kept_until = begun, now + AHEAD_S
+        return True

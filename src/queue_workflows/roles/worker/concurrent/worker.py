@@ -190,8 +190,9 @@ class ConcurrentWorker(WorkerBase):
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
             self._exchange.unwritten += ended
             self._look_pace.found(now)
-        give_back_at = self._room.give_back_at(self.job_threads.waiting)
-        if give_back_at is not None and now >= give_back_at:
+        waiting = self.job_threads.waiting
+        give_back_at = self._room.give_back_at(waiting)
+        if give_back_at is not None and now >= give_back_at and not self._room.keeps(waiting, now):
             self._take_back()
 
     def _take_back(self) -> None:

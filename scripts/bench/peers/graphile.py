@@ -1,0 +1,30 @@
+"""graphile-worker on Node, with its local queue and batched completions: what it calls batching."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bench.peers.kinds import Forms, Peer
+
+LOCAL_QUEUE: Final = 500
+CONCURRENT: Final = 24
+
+
+def _elsewhere(*_: Any) -> Forms:
+    raise SystemExit("graphile-worker runs on Node: graphile.cjs does this")
+
+
+PEER: Final = Peer(
+    prepare=_elsewhere,
+    produce=_elsewhere,
+    work=_elsewhere,
+    settings=f"{CONCURRENT} at once, local queue of {LOCAL_QUEUE}, completions batched",
+    tables=("graphile_worker._private_jobs",),
+    key="",
+    fill="SELECT count(*) FROM graphile_worker.add_jobs(ARRAY("
+    "SELECT jsonb_populate_record(NULL::graphile_worker.job_spec, "
+    "jsonb_build_object('identifier', 'noop', 'payload', jsonb_build_object('n', n))) "
+    "FROM generate_series(1, %s::bigint) AS n))",
+    left="SELECT count(*) FROM graphile_worker._private_jobs",
+    program="graphile.cjs",
+)
