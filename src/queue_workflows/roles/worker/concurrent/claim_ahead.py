@@ -16,6 +16,10 @@ also pauses between rounds: what it began is counted since the last claim but on
 A worker that may have all of it claims half of it at a time: one half is run while the other is claimed. What
 has not been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its place,
 uncounted. Where a hundred jobs run or more, a question waits up to 10 ms for a fiftieth of them to end.
+
+From a server that is far away each answer takes a round trip more, however quick the server is. So with the
+round trip, from 5 ms on, the bounds grow: the 400 in proportion, up to a setting's `most`; the 50 ms to two
+and a half round trips, the 100 ms to four. What it begins in a round, and what its threads can, bound it there as well.
 """
 
 from __future__ import annotations
@@ -28,7 +32,12 @@ AHEAD_S: Final = 0.02
 AHEAD_LONGEST_S: Final = 0.05
 AHEAD_LEAST: Final = 50
 AHEAD_MOST: Final = 400
+AT_A_TIME: Final = 500
 GIVE_BACK_AFTER_S: Final = 0.1
+# A server with a longer round trip is far away; what 400 jobs are to one that is not, more are to it.
+NEAR_S: Final = 0.005
+_ROUNDS_LONGEST: Final = 2.5
+_ROUNDS_UNBEGUN: Final = 4
 # Of so many that run some end all the time: a question is for a fiftieth of them, or for those of 10 ms.
 MANY: Final = 100
 # How many jobs the mean of their durations looks back on, in threads' worth.
@@ -36,10 +45,15 @@ _REMEMBERED: Final = 4
 
 
 class ClaimAhead:
-    """What is known of the pace of `threads` threads."""
+    """What is known of the pace of `threads` threads, and of how far away the server is.
 
-    def __init__(self, threads: int) -> None:
+    However far that is, it claims no more than `most` jobs ahead.
+    """
+
+    def __init__(self, threads: int, most: int = AHEAD_MOST) -> None:
         self._threads = threads
+        self._most_of_all = most
+        self.is_at(0.0)
         # Slow, until the first that end show otherwise.
         self._mean_s = 2 * AHEAD_S * threads
         self._seen = 0
@@ -51,9 +65,17 @@ class ClaimAhead:
         # When the last two claims were handed over.
         self._handed_at = self._handed_before = math.inf
 
+    def is_at(self, round_trip_s: float) -> None:
+        """The server is so far away."""
+        self._most = min(self._most_of_all, int(AHEAD_MOST * max(1.0, round_trip_s / NEAR_S)))
+        self._longest_s = max(AHEAD_LONGEST_S, _ROUNDS_LONGEST * round_trip_s)
+        self._unbegun_s = max(GIVE_BACK_AFTER_S, _ROUNDS_UNBEGUN * round_trip_s)
+        # More takes memory and time before the first of it begins.
+        self.at_a_time = max(AT_A_TIME, (self._threads + self._most) // 2)
+
     def asked(self, seconds: float) -> None:
         """The last round to the database took so long."""
-        self._round_s = min(max(AHEAD_S, seconds), AHEAD_LONGEST_S)
+        self._round_s = min(max(AHEAD_S, seconds), self._longest_s)
 
     def handed(self, jobs: int, now: float) -> None:
         """So many jobs were claimed and wait for a thread."""
@@ -80,7 +102,7 @@ class ClaimAhead:
         running = min(running, self._threads)
         begun = self._handed_in_all - waiting
         seen = self._begun
-        since = now - max(self._round_s, min(now - self._handed_before, GIVE_BACK_AFTER_S))
+        since = now - max(self._round_s, min(now - self._handed_before, self._unbegun_s))
         while len(seen) > 1 and seen[1][0] <= since:
             seen.popleft()
         lately = begun - seen[0][1]
@@ -88,9 +110,11 @@ class ClaimAhead:
             lately = max(lately if waiting else 2 * lately, AHEAD_LEAST)
         seen.append((now, begun))
         able = int(self._threads * self._round_s / max(self._mean_s, 1e-6))
-        ahead = min(lately, able, AHEAD_MOST)
+        ahead = min(lately, able, self._most)
         free = max(0, self._threads - running - waiting - unread + ahead)
-        return free if ahead < AHEAD_MOST else min(free, (self._threads + AHEAD_MOST) // 2)
+        if ahead < max(self._most, AHEAD_MOST):
+            return free
+        return min(free, (self._threads + self._most) // 2)
 
     def is_little(self, free: int, running: int, waiting: int) -> bool:
         """Whether so few are worth no question yet, as each thread has work, or hundreds of jobs run."""
@@ -106,4 +130,4 @@ class ClaimAhead:
         begun = self._handed_in_all - waiting
         while self._handed and self._handed[0][1] <= begun:
             self._handed.popleft()
-        return self._handed[0][0] + GIVE_BACK_AFTER_S if self._handed else None
+        return self._handed[0][0] + self._unbegun_s if self._handed else None
