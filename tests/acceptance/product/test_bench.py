@@ -111,6 +111,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         ("queue.py", ("worker", "producers", "wakes")),
         ("queue.py", ("memory", "restart")),
         ("queue.py", ("pooled", "idle")),
+        ("queue.py", ("latency",)),
         ("ingest.py", ("drain", "head", "processes")),
         ("ingest.py", ("enqueue", "bulk", "start", "fairness", "asleep")),
         ("web.py", ("pages", "filters", "large-runs", "tabs", "first-load")),

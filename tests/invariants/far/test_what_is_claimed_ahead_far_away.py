@@ -103,7 +103,7 @@ def test_a_pause_gives_it_back(conn: psycopg.Connection, far: str, tmp_path: Pat
     with running_worker(far, **CREW) as worker:
         until(lambda: claimed_far_ahead(conn))
         WorkerControlRepository(conn).set("*", "fetch", "pause", actor="test")
-        until(lambda: HeartbeatRepository(conn).list(state="parked"))
+        until(lambda: HeartbeatRepository(conn).list(state="paused"))
         ended_or_back(conn, ledger)
         assert worker.poll() is None
 
