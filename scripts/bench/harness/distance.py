@@ -21,7 +21,7 @@ _AT_ONCE_S: Final = 0.0002
 
 
 class Line:
-    """One connection through the link, two threads for each way: one takes in, one passes on when it is due."""
+    """One connection through the link; of the two threads each way one takes in, one passes on when due."""
 
     def __init__(self, client: socket.socket, server: socket.socket, one_way_s: float) -> None:
         self._one_way_s = one_way_s

@@ -1,8 +1,8 @@
-"""How many jobs a second a worker does where the server is far away, and how often it waits for a round trip."""
+"""How many jobs a second a worker does that is far from its server, and how often it waits for that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -38,6 +38,17 @@ FROM ended, first WHERE ended.at > first.at
 """
 
 
+class _Far(NamedTuple):
+    """A distance, and the round trips for each job that were counted there."""
+
+    milliseconds: int
+    round_trips: list[float]
+
+    @property
+    def words(self) -> str:
+        return f"{self.milliseconds} ms"
+
+
 class _Kind(NamedTuple):
     """Jobs of one family and a worker with so many at once, and how many are done beside it and far away."""
 
@@ -63,47 +74,35 @@ def latency(bench: Bench) -> Sequence[Figure]:
     """Each kind of worker beside the server and far from it, in turns; and round trips for each job."""
     figures: list[Figure] = []
     for kind in KINDS:
-        trips: dict[int, list[float]] = {milliseconds: [] for milliseconds in ROUND_TRIPS_MS}
+        fars = [_Far(milliseconds, []) for milliseconds in ROUND_TRIPS_MS]
+        jobs = bench.much(kind.far, kind.far // 5)
         with bench.database() as (dsn, connection):
-            variants: Mapping[str, Callable[[], float]] = {
-                "here": partial(_rate, connection, dsn, kind, bench.much(kind.near, kind.near // 10)),
-                **{
-                    f"{milliseconds} ms": partial(_far, bench, connection, dsn, kind, milliseconds, trips)
-                    for milliseconds in ROUND_TRIPS_MS
-                },
+            variants: dict[str, Callable[[], float]] = {
+                "here": partial(_rate, connection, dsn, kind, bench.much(kind.near, kind.near // 10))
             }
+            variants |= {far.words: partial(_far, connection, dsn, kind, jobs, far) for far in fars}
             seen = interleaved(bench.much(5, 1), variants, bench.say)
-        for milliseconds in ROUND_TRIPS_MS:
-            far = seen[f"{milliseconds} ms"]
-            target = kind.target if milliseconds == ROUND_TRIPS_MS[0] else None
-            figures.append(
+        for far in fars:
+            found, here, each = seen[far.words], seen["here"], median(far.round_trips)
+            target = kind.target if far is fars[0] else None
+            words = f"{kind.words}, {far.words} away"
+            figures += [
                 Figure(
-                    *("latency", f"{kind.words}, {milliseconds} ms away", median(far), "jobs/s"),
-                    *("here", median(seen["here"]), ratio(far, seen["here"]), target),
-                )
-            )
-            each = median(trips[milliseconds])
-            figures.append(
+                    *("latency", words, median(found), "jobs/s"),
+                    *("here", median(here), ratio(found, here), target),
+                ),
                 Figure(
-                    *("latency", f"{kind.words}, {milliseconds} ms away, waits", each, "round trips a job"),
+                    *("latency", f"{words}, waits", each, "round trips a job"),
                     *(("one", 1.0, each, 1.1, True) if kind.slots == 1 else ()),
-                )
-            )
+                ),
+            ]
     return figures
 
 
-def _far(
-    bench: Bench,
-    connection: psycopg.Connection[Any],
-    dsn: str,
-    kind: _Kind,
-    milliseconds: int,
-    trips: Mapping[int, list[float]],
-) -> float:
-    jobs = bench.much(kind.far, kind.far // 5)
-    with Distance(dsn, milliseconds / 1000) as link:
+def _far(connection: psycopg.Connection[Any], dsn: str, kind: _Kind, jobs: int, far: _Far) -> float:
+    with Distance(dsn, far.milliseconds / 1000) as link:
         rate = _rate(connection, link.dsn, kind, jobs)
-        trips[milliseconds].append(link.most_round_trips / jobs)
+        far.round_trips.append(link.most_round_trips / jobs)
     return rate
 
 

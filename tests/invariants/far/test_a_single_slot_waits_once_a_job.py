@@ -1,4 +1,4 @@
-"""A worker of one job at a time waits for its server once a job: its end and the next claim are one question."""
+"""A worker of one waits for its server once a job: the end of one and the next claim are one question."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APP = {"QWF_APP": "support.tasks.concurrent_tasks"}
 
 @pytest.mark.parametrize("family", ["ingest", "node"])
 def test_it_does_so_on_the_wire(qwf_dsn: str, family: str) -> None:
-    """Counted between worker and server; its start, and what it asks beside its jobs, is the tenth allowed."""
+    """Counted between worker and server; its start and its other questions are the tenth allowed."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         jobs, options = Jobs(family, connection), ["--queue", "cpu"]

@@ -78,11 +78,13 @@ def blame(conn: psycopg.Connection) -> set[tuple[int, int]]:
 
 
 def ended_or_back(conn: psycopg.Connection, ledger: Path) -> None:
-    """Each job has ended after it ran once, or was given back and never ran."""
+    """Each job has ended after it ran once, or was given back and never ran, as some were."""
     assert counted(conn).keys() == {"completed", "queued"}
     completed = conn.execute("SELECT id FROM ingest_jobs WHERE status = 'completed'").fetchall()
     assert sorted(ran(ledger)) == sorted(job_id for (job_id,) in completed)
     assert blame(conn) == {(0, 0)}
+    back = "SELECT count(*) FROM ingest_jobs WHERE status = 'queued' AND attempt > 0"
+    assert conn.execute(back).fetchone() != (0,)
 
 
 def test_a_stop_gives_it_back(conn: psycopg.Connection, far: str, tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_limits_hold_over_it(conn: psycopg.Connection, far: str, tmp_path: Path)
 def test_a_higher_priority_waits_for_no_more_than_that(
     conn: psycopg.Connection, far: str, tmp_path: Path
 ) -> None:
-    """It is the first of the next claim, behind what was claimed before; a setting says how much that may be."""
+    """It is first in the next claim, behind what was claimed before, which a setting bounds."""
     ledger, most = tmp_path / "ledger", 600
     enqueue(conn, "counted", FLOOD, args={"ledger": str(ledger), "s": 0})
     with running_worker(far, QWF_CLAIM_AHEAD=str(most), **CREW):

@@ -265,7 +265,7 @@ class WorkerLifecycle:
         return now >= self._fetch_at
 
     def look_at_locks(self, now: float) -> None:
-        """Look at locks if it is time, so that the end that is written next goes with the claim of any job."""
+        """Look at locks if it is time: here, so that the next end and the next claim stay one question."""
         if self._locks.is_due(now):
             try:
                 self._locks.look(now)

@@ -19,7 +19,8 @@ uncounted. Where a hundred jobs run or more, a question waits up to 10 ms for a 
 
 From a server that is far away each answer takes a round trip more, however quick the server is. So with the
 round trip, from 5 ms on, the bounds grow: the 400 in proportion, up to a setting's `most`; the 50 ms to two
-and a half round trips, the 100 ms to four. What it begins in a round, and what its threads can, bound it there as well.
+and a half round trips, the 100 ms to four. What it begins in a round, and what its threads can begin in one,
+bound it there as well.
 """
 
 from __future__ import annotations
