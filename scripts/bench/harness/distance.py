@@ -90,7 +90,7 @@ class Distance:
 
     @property
     def dsn(self) -> str:
-        """The same database, from far away."""
+        """This database, from far away."""
         port = self._listening.getsockname()[1]
         here = {"host": "127.0.0.1", "port": port, "sslmode": "disable", "gssencmode": "disable"}
         return make_conninfo(**{**self._params, **here})

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from support.processes.workers import running_worker
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
-from support.servers.far_server import Distance
+from support.fleet.far_server import Distance
 
 from queue_workflows.repositories import NewIngestJob
 

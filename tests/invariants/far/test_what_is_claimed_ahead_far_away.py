@@ -19,7 +19,7 @@ from support.processes.supervised import Supervised
 from support.processes.workers import patiently, running_worker, until
 from support.rows.claim_sessions import CLEAR_LIMITS, cap
 from support.rows.jobs import CLEAR_WITH_WORKERS
-from support.servers.far_server import Distance
+from support.fleet.far_server import Distance
 
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -133,13 +133,14 @@ def test_a_cancel_reaches_it(conn: psycopg.Connection, far: str, tmp_path: Path)
     enqueue(conn, "noop", 6_000)
     (*slow,) = enqueue(conn, "counted", 8, args={"ledger": str(ledger), "until": str(go)})
     behind = enqueue(conn, "counted", 4_000, args={"ledger": str(ledger), "s": 0})
-    with running_worker(far, **CREW):
+    with running_worker(far, **CREW) as worker:
         until(lambda: ledger.exists() and len(ran(ledger)) == len(slow))
         told = IngestJobRepository(conn).cancel_many(behind)
         assert set(told) == set(behind)
         assert set(told.values()) <= {JobStatus.CANCELLED, JobStatus.RUNNING}
         until(lambda: counted(conn).get("cancelled") == len(behind))
         assert sorted(ran(ledger)) == sorted(slow)
+        assert worker.poll() is None
         go.touch()
         until(lambda: counted(conn) == {"completed": 6_008, "cancelled": len(behind)})
 
