@@ -63,8 +63,8 @@ class _Kind(NamedTuple):
 
 
 KINDS: Final = (
-    _Kind("ingest, one slot", "ingest_jobs", "fetch", 1, 1_000, 150),
-    _Kind("node, one slot", "workflow_node_jobs", "cpu", 1, 1_000, 150),
+    _Kind("ingest, one slot", "ingest_jobs", "fetch", 1, 1_000, 300),
+    _Kind("node, one slot", "workflow_node_jobs", "cpu", 1, 1_000, 300),
     _Kind("ingest, eight slots", "ingest_jobs", "fetch", 8, 40_000, 20_000, 0.6),
     _Kind("ingest, fifty slots", "ingest_jobs", "fetch", 50, 40_000, 20_000),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from support.fleet.far_server import Distance
 from support.processes.workers import running_worker
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
-from support.fleet.far_server import Distance
 
 from queue_workflows.repositories import NewIngestJob
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.fleet.far_server import Distance
 from support.processes.supervised import Supervised
 from support.processes.workers import patiently, running_worker, until
 from support.rows.claim_sessions import CLEAR_LIMITS, cap
 from support.rows.jobs import CLEAR_WITH_WORKERS
-from support.fleet.far_server import Distance
 
 from queue_workflows.repositories import (
     HeartbeatRepository,
