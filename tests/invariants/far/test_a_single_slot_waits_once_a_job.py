@@ -14,6 +14,8 @@ JOBS = 200
 APP = {"QWF_APP": "support.tasks.concurrent_tasks"}
 
 
+# What it asks beside its jobs it asks by the clock.
+@pytest.mark.timed
 @pytest.mark.parametrize("family", ["ingest", "node"])
 def test_it_does_so_on_the_wire(qwf_dsn: str, family: str) -> None:
     """Counted between worker and server; its start and its other questions are the tenth allowed."""
