@@ -18,6 +18,7 @@ def main() -> int:
     from bench.harness.reporting import report
     from bench.producing.producers import producers
     from bench.worker.idle import idle
+    from bench.worker.latency import latency
     from bench.worker.memory import memory
     from bench.worker.pooled import pooled
     from bench.worker.rates import flat, one_worker, snapshot
@@ -34,6 +35,7 @@ def main() -> int:
             "wakes": wakes,
             "pooled": pooled,
             "idle": idle,
+            "latency": latency,
             "memory": memory,
             "restart": restart,
         },

@@ -214,6 +214,12 @@ class Settings(BaseSettings):
         description="How often a claim is renewed. Unset: a third of the lease, at most 10 s.",
     )
     poll_s: float = _seconds(1, 0.01, 3600, "The poll behind NOTIFY, jittered.")
+    claim_ahead: int = _whole(
+        2000,
+        0,
+        9000,
+        "How many jobs a worker of several claims ahead at most, however far away its server is; 0: none.",
+    )
     grace_s: float = _seconds(
         30, 0, DAY_S, "How long a stopping worker lets its job finish before releasing it."
     )

@@ -137,6 +137,7 @@ def test_what_cannot_be_measured_is_said_before_a_server_starts(arguments: list[
         ("affinity.py", ("flat",)),
         pytest.param("dag.py", ("fan-out", "for-each", "diamonds"), marks=pytest.mark.nightly),
         pytest.param("queue.py", ("producers", "memory", "restart"), marks=pytest.mark.nightly),
+        pytest.param("queue.py", ("latency",), marks=pytest.mark.nightly),
         pytest.param("queue.py", ("pooled", "idle"), marks=pytest.mark.nightly),
         pytest.param("ingest.py", ("head", "processes", "bulk"), marks=pytest.mark.nightly),
         pytest.param("ingest.py", ("start", "fairness", "asleep"), marks=pytest.mark.nightly),

@@ -8,8 +8,10 @@ from queue_workflows.roles.worker.concurrent.claim_ahead import (
     AHEAD_LEAST,
     AHEAD_MOST,
     AHEAD_S,
+    AT_A_TIME,
     GIVE_BACK_AFTER_S,
     GIVE_BACK_LATEST_S,
+    NEAR_S,
     ClaimAhead,
 )
 
@@ -192,3 +194,47 @@ def test_of_hundreds_a_fiftieth_is_claimed_for() -> None:
     assert room.is_little(39, 1961, 0)
     assert not room.is_little(40, 1960, 0)
     assert not room.is_little(1, 99, 0)
+
+
+@pytest.mark.parametrize(("round_trip_s", "times"), [(0.0, 1), (NEAR_S, 1), (2 * NEAR_S, 2), (1.0, 5)])
+def test_a_server_that_is_far_away_lets_one_claim_further_ahead(round_trip_s: float, times: int) -> None:
+    """In proportion to the round trip, as far as the setting has it; half of it at a time."""
+    room = ClaimAhead(8, 5 * AHEAD_MOST)
+    room.is_at(round_trip_s)
+    room.asked(round_trip_s)
+    now, free = at_pace(room, per_ms=200, seconds=0.00001, rounds=1000)
+    assert free == (8 + times * AHEAD_MOST) // 2 <= max(room.at_a_time, AT_A_TIME)
+    assert room.free(0, 0, now, unread=free) == free
+    assert room.free(0, times * AHEAD_MOST - free, now, unread=free) <= 8
+
+
+def test_far_away_too_it_is_what_is_begun_in_a_round() -> None:
+    """A round trip of 40 ms is no reason to claim more than 40 ms of jobs, nor any that are slow."""
+    room = ClaimAhead(8, 5 * AHEAD_MOST)
+    room.is_at(0.04)
+    room.asked(0.04)
+    _, free = at_pace(room, per_ms=3, seconds=0.00001)
+    assert 116 <= free <= 124
+    room.ended(10_000, 10_000 * 0.5)
+    assert room.free(0, 0, 20.0) == 8
+
+
+@pytest.mark.parametrize("most", [0, 5])
+@pytest.mark.parametrize("round_trip_s", [0.0, 1.0])
+def test_no_more_is_claimed_ahead_than_is_set(most: int, round_trip_s: float) -> None:
+    """Near or far; each free thread gets its job all the same."""
+    room = ClaimAhead(8, most)
+    room.is_at(round_trip_s)
+    now, _ = at_pace(room, per_ms=100, seconds=0.00001)
+    assert room.free(0, 0, now) == 8 + most
+    assert room.free(8, 0, now) == most
+
+
+def test_what_waits_far_away_is_given_back_later() -> None:
+    """What came with a round trip waits for those before it, which is longer where it came from further."""
+    room = ClaimAhead(2, 1000)
+    room.is_at(0.05)
+    room.handed(10, 1.0)
+    assert room.give_back_at(10) == pytest.approx(1.2)
+    room.is_at(0.001)
+    assert room.give_back_at(10) == 1.0 + GIVE_BACK_AFTER_S

@@ -124,12 +124,13 @@ def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: 
     parts.rng.random.return_value = 1.0
     held.ctx.take_progress.return_value = None
     parts.lifecycle.may_claim.return_value = True
-    parts.lifecycle.must_ask.return_value = is_due
+    parts.lifecycle.must_fetch.return_value = is_due
     claim_session = parts.worker_connection.claim_session.return_value
     claim_session.end.return_value = Ended()
     claim_session.end_and_claim.return_value = (Ended(), [])
     assert Worker(parts)._end(held, MagicMock()) is None
     assert (claim_session.end.called, claim_session.end_and_claim.called) == (is_due, not is_due)
+    assert parts.lifecycle.look_at_locks.called is not is_due
 
 
 @pytest.mark.parametrize("queue", ["hooks", "cpu"])

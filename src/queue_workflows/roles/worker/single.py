@@ -208,11 +208,15 @@ class Worker(WorkerBase):
     def _is_at_once(self) -> bool:
         """Whether the next claim goes with this end: nothing else is to be asked, and it is of any job."""
         now = time.monotonic()
-        return (
-            self._lifecycle.may_claim()
-            and not self._suspects_turn.comes(now)
-            and not self._lifecycle.must_ask(now)
-        )
+        if (
+            not self._lifecycle.may_claim()
+            or self._suspects_turn.comes(now)
+            or self._lifecycle.must_fetch(now)
+        ):
+            return False
+        # Here it costs one round trip; between an end and a claim of their own it would cost two.
+        self._lifecycle.look_at_locks(now)
+        return self._lifecycle.may_claim()
 
     def _end_and_claim(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
         if self._listener.is_wanted(self._queue):

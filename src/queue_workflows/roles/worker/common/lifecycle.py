@@ -264,6 +264,15 @@ class WorkerLifecycle:
         """Whether it is time to fetch what waits for a worker that knows it."""
         return now >= self._fetch_at
 
+    def look_at_locks(self, now: float) -> None:
+        """Look at locks if it is time: here, so that the next end and the next claim stay one question."""
+        if self._locks.is_due(now):
+            try:
+                self._locks.look(now)
+            except DATABASE_AWAY as exc:
+                self._worker_connection.lost(exc)
+                self._worker_connection.recover([])
+
     def must_ask(self, now: float) -> bool:
         """Whether it is time to `fetch_again`."""
         return self.must_fetch(now) or self._locks.is_due(now)

@@ -20,6 +20,11 @@ uncounted. Where a hundred jobs run or more, a question waits up to 10 ms for a 
 What waits behind jobs that are quick and begin one after another is not stuck: its process got no processor.
 To give it back would only make work, of which such a machine has too much. So it is kept as long as some
 begin every 20 ms, up to 250 ms after its claim.
+
+From a server that is far away each answer takes a round trip more, however quick the server is. So with the
+round trip, from 5 ms on, the bounds grow: the 400 in proportion, up to a setting's `most`; the 50 ms to two
+and a half round trips, the 100 ms to four. What it begins in a round, and what its threads can begin in one,
+bound it there as well.
 """
 
 from __future__ import annotations
@@ -32,8 +37,13 @@ AHEAD_S: Final = 0.02
 AHEAD_LONGEST_S: Final = 0.05
 AHEAD_LEAST: Final = 50
 AHEAD_MOST: Final = 400
+AT_A_TIME: Final = 500
 GIVE_BACK_AFTER_S: Final = 0.1
 GIVE_BACK_LATEST_S: Final = 0.25
+# A server with a longer round trip is far away; what 400 jobs are to one that is not, more are to it.
+NEAR_S: Final = 0.005
+_ROUNDS_LONGEST: Final = 2.5
+_ROUNDS_UNBEGUN: Final = 4
 # Of so many that run some end all the time: a question is for a fiftieth of them, or for those of 10 ms.
 MANY: Final = 100
 # How many jobs the mean of their durations looks back on, in threads' worth.
@@ -41,10 +51,15 @@ _REMEMBERED: Final = 4
 
 
 class ClaimAhead:
-    """What is known of the pace of `threads` threads."""
+    """What is known of the pace of `threads` threads, and of how far away the server is.
 
-    def __init__(self, threads: int) -> None:
+    However far that is, it claims no more than `most` jobs ahead.
+    """
+
+    def __init__(self, threads: int, most: int = AHEAD_MOST) -> None:
         self._threads = threads
+        self._most_of_all = most
+        self.is_at(0.0)
         # Slow, until the first that end show otherwise.
         self._mean_s = 2 * AHEAD_S * threads
         self._seen = 0
@@ -59,9 +74,17 @@ class ClaimAhead:
         self._kept_until = 0.0
         self._kept_at: int | None = None
 
+    def is_at(self, round_trip_s: float) -> None:
+        """The server is so far away."""
+        self._most = min(self._most_of_all, int(AHEAD_MOST * max(1.0, round_trip_s / NEAR_S)))
+        self._longest_s = max(AHEAD_LONGEST_S, _ROUNDS_LONGEST * round_trip_s)
+        self._unbegun_s = max(GIVE_BACK_AFTER_S, _ROUNDS_UNBEGUN * round_trip_s)
+        # More takes memory and time before the first of it begins.
+        self.at_a_time = max(AT_A_TIME, (self._threads + self._most) // 2)
+
     def asked(self, seconds: float) -> None:
         """The last round to the database took so long."""
-        self._round_s = min(max(AHEAD_S, seconds), AHEAD_LONGEST_S)
+        self._round_s = min(max(AHEAD_S, seconds), self._longest_s)
 
     def handed(self, jobs: int, now: float) -> None:
         """So many jobs were claimed and wait for a thread."""
@@ -89,7 +112,7 @@ class ClaimAhead:
         running = min(running, self._threads)
         begun = self._handed_in_all - waiting
         seen = self._begun
-        since = now - max(self._round_s, min(now - self._handed_before, GIVE_BACK_AFTER_S))
+        since = now - max(self._round_s, min(now - self._handed_before, self._unbegun_s))
         while len(seen) > 1 and seen[1][0] <= since:
             seen.popleft()
         lately = begun - seen[0][1]
@@ -97,9 +120,11 @@ class ClaimAhead:
             lately = max(lately if waiting else 2 * lately, AHEAD_LEAST)
         seen.append((now, begun))
         able = int(self._threads * self._round_s / max(self._mean_s, 1e-6))
-        ahead = min(lately, able, AHEAD_MOST)
+        ahead = min(lately, able, self._most)
         free = max(0, self._threads - running - waiting - unread + ahead)
-        return free if ahead < AHEAD_MOST else min(free, (self._threads + AHEAD_MOST) // 2)
+        if ahead < max(self._most, AHEAD_MOST):
+            return free
+        return min(free, (self._threads + self._most) // 2)
 
     def is_little(self, free: int, running: int, waiting: int) -> bool:
         """Whether so few are worth no question yet, as each thread has work, or hundreds of jobs run."""
@@ -118,14 +143,15 @@ class ClaimAhead:
             self._handed.popleft()
         if not self._handed:
             return None
-        waited_enough = self._handed[0][0] + GIVE_BACK_AFTER_S
+        waited_enough = self._handed[0][0] + self._unbegun_s
         return waited_enough if self._kept_at is None else max(waited_enough, self._kept_until)
 
     def keeps(self, waiting: int, now: float) -> bool:
         """Whether what has waited long enough is kept for 20 ms more, as it only waits for a processor."""
         begun = self._handed_in_all - waiting
-        is_quick = waiting * self._mean_s <= GIVE_BACK_AFTER_S * self._threads
-        if not is_quick or begun == self._kept_at or now >= self._handed[0][0] + GIVE_BACK_LATEST_S:
+        is_quick = waiting * self._mean_s <= self._unbegun_s * self._threads
+        latest_s = self._unbegun_s * (GIVE_BACK_LATEST_S / GIVE_BACK_AFTER_S)
+        if not is_quick or begun == self._kept_at or now >= self._handed[0][0] + latest_s:
             return False
         self._kept_at, self._kept_until = begun, now + AHEAD_S
         return True

@@ -53,8 +53,6 @@ from queue_workflows.states import JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
 
-# A larger batch takes memory and time before the first of it begins, and saves nothing.
-_AT_A_TIME: Final = 500
 # How long ends may gather while there is work for each thread and no room for more.
 _GATHER_S: Final = 0.01
 # How long jobs may take to stop by themselves when their worker cannot go on.
@@ -89,7 +87,7 @@ class ConcurrentWorker(WorkerBase):
             over=self._over_on_loop,
             broke=self._broke_on_loop,
         )
-        self._room = ClaimAhead(parts.options.concurrency)
+        self._room = ClaimAhead(parts.options.concurrency, parts.settings.claim_ahead)
         self._suspect_isolation = SuspectIsolation(
             parts.settings.poll_s, is_last=parts.hooks is None, rng=parts.rng
         )
@@ -216,7 +214,7 @@ class ConcurrentWorker(WorkerBase):
         waiting = self.job_threads.waiting
         free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
         left = self._lifecycle.left() - self._holdings.count() - unread
-        return int(max(0, min(free, left, _AT_A_TIME))), False
+        return int(max(0, min(free, left, self._room.at_a_time))), False
 
     def _wanted_later(self) -> tuple[int, bool]:
         """How many jobs to claim, and whether alone, when the threads have begun half of theirs, or soon."""
@@ -358,6 +356,7 @@ class ConcurrentWorker(WorkerBase):
         if on_loop:
             for held in claimed:
                 held.is_async = isinstance(held.job, ClaimedIngestJob) and held.job.task_name in on_loop
+        self._room.is_at(self._guardian.round_trip_s)
         self._room.asked(self._exchange.took_s)
         self._room.handed(len(claimed), time.monotonic())
         self.job_threads.put(claimed)

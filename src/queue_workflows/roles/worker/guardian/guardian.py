@@ -258,6 +258,11 @@ class Guardian:
         """How many others looked at this worker's queue, as they hear no wake, when it beat last."""
         return self._telling.others.looking
 
+    @property
+    def round_trip_s(self) -> float:
+        """How far away the server is, by the quickest answer of the last minute."""
+        return self._leases.round_trip_s
+
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
         if self._telling.doing(state, reason):
