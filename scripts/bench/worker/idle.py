@@ -41,6 +41,8 @@ KINDS: Final = {
 # A server writes its statistics down a second after it goes idle, at the latest.
 _STATISTICS_S: Final = 1.5
 _LOOK_EVERY_S: Final = 0.1
+# A new database is looked through by the server itself at first.
+_SETTLES_S: Final = 20.0
 
 
 def idle(bench: Bench) -> Sequence[Figure]:
@@ -55,7 +57,7 @@ def idle(bench: Bench) -> Sequence[Figure]:
                 stack.enter_context(working(dsn, *ONE_AT_A_TIME))
             until(partial(_are_listening, connection, count))
             sample(connection, partial(_result, connection))
-            time.sleep(3 * _STATISTICS_S)
+            time.sleep(_SETTLES_S)
             bench.say(f"{count} idle for {seconds} s")
             figures += _at_rest(connection, count, seconds)
             if count > 1:

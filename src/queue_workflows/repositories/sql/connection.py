@@ -77,17 +77,14 @@ class Statements:
                 raise
             raise said from error
 
-    def ask_in_one_commit(
-        self, first: tuple[str, Params], second: tuple[str, Params]
-    ) -> tuple[Answer, Answer] | None:
-        """Two statements that are a transaction, the second of which sees what was committed by then.
+    def ask_in_one_commit(self, *statements: tuple[str, Params]) -> list[Answer] | None:
+        """Statements that are a transaction, each of which sees what was committed by then.
 
         Done and not read; None, and nothing done, where only a caller's transaction could make them one.
         """
-        if self._one_commit is None or (got := self._one_commit.ask(first, second)) is None:
+        if self._one_commit is None or (got := self._one_commit.ask(*statements)) is None:
             return None
-        one, other = got
-        return Answer(one.rows, one.number), Answer(other.rows, other.number)
+        return [Answer(one.rows, one.number) for one in got]
 
     def flowing(self) -> AbstractContextManager[object]:
         """Where what is asked is on its way until its answer is called for, if the caller's connection can.

@@ -83,9 +83,9 @@ class Worker(WorkerBase):
             bounded = self._holdings.bounded(self._worker_connection.meanwhile)
             with self._guardian.claiming, bounded as reading:
                 first = self._suspects_turn.take()
-                return self._taken(
-                    claim_session.claim(self._marks, now, alone=True, suspects_first=first), reading
-                )
+                jobs = claim_session.claim(self._marks, now, alone=True, suspects_first=first)
+                self._turns.looked(now, found=bool(jobs) or not self._marks.empty, is_free=True)
+                return self._taken(jobs, reading)
         except DATABASE_AWAY as exc:
             self._worker_connection.lost(exc)
             self._worker_connection.recover([])
@@ -113,6 +113,14 @@ class Worker(WorkerBase):
         is_known = self._would_be_woken()
         if self._advertise():
             is_known = False
+        self._turns.wait_in_line(is_free=True)
+        try:
+            return self._woken(is_known=is_known)
+        finally:
+            self._turns.leave()
+
+    def _woken(self, *, is_known: bool) -> ClaimedJob | None:
+        """Wait, and look when woken, until there is a job or another reason to stop waiting."""
         pause = FIRST_LOOK_S
         while self._lifecycle.may_claim():
             is_offered = self._lifecycle.fetch_again(time.monotonic())
@@ -125,7 +133,7 @@ class Worker(WorkerBase):
             if not self._marks.empty or self._fetches_more(time.monotonic()):
                 continue
             timeout = self._poll_s()
-            if self._listener.must_look_again():
+            if is_unsettled := self._listener.must_look_again():
                 # A transaction that inserted before we advertised may commit without a wake.
                 timeout, pause = min(timeout, pause), pause * 2
             now = time.monotonic()
@@ -134,9 +142,23 @@ class Worker(WorkerBase):
             timeout = min(timeout, self._lifecycle.tidy(), self._job_log.due_in(now))
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
+                is_known = not is_unsettled and self._is_polled_for()
             elif wake.reason != "interrupted":
                 pause = FIRST_LOOK_S
+                is_known = wake.reason == "notified" and not is_unsettled and self._is_seen_to()
         return None
+
+    def _is_seen_to(self) -> bool:
+        """Whether another worker of this host has looked since this one was woken, and left nothing."""
+        woken = time.monotonic()
+        due = woken + self._turns.pause()
+        while (left := due - time.monotonic()) > 0:
+            if (wake := self._listener.wait(left)) is None:
+                break
+            if wake.reason != "notified":
+                return False
+            woken = time.monotonic()
+        return due > woken and self._turns.is_seen_to(woken)
 
     # Working.
 

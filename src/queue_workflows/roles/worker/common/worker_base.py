@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from queue_workflows import clock as time
 from queue_workflows.engine.execution.context import JobContext, MakesDurable
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.repositories.claims.end import Ending
@@ -39,6 +40,7 @@ class WorkerBase:
         self._holdings = parts.guardian.holdings
         self._lifecycle = parts.lifecycle
         self._listener = parts.listener
+        self._turns = parts.turns
         self._marks = parts.marks
         self._worker_connection = parts.worker_connection
         self._job_runner = parts.job_runner
@@ -76,6 +78,11 @@ class WorkerBase:
     def _poll_s(self) -> float:
         """How long to wait for a wake: workers that began together do not look together."""
         return self._parts.settings.poll_s * (0.75 + self._parts.rng.random() / 2)
+
+    def _is_polled_for(self) -> bool:
+        """Whether the guardian looks into the queue, and found nothing, so that the main thread need not."""
+        self._guardian.main_at = now = time.monotonic()
+        return self._guardian.poll.has_found_nothing(now)
 
     def _advertise(self) -> bool:
         """Have writers wake this worker; whether that is new, so that it has to look once more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.repositories.sql.questions import Questions
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
@@ -93,6 +94,13 @@ class Telling:
 
     def tell(self, connection: psycopg.Connection[Any], now: float) -> None:
         """Send a heartbeat."""
+        questions = Questions(connection)
+        heard = self.tell_with(questions, now)
+        questions.ask()
+        heard()
+
+    def tell_with(self, questions: Questions, now: float) -> Callable[[], None]:
+        """Send a heartbeat with other questions; to be called once they are answered."""
         self.due_at = now + self._every_s
         self._told_job = self.lasting_job(now)
         held, models = self._holdings.all(), self._models
@@ -104,7 +112,7 @@ class Telling:
             }
         if waits := waits_of(held):
             load["waits"] = waits
-        self.others = HeartbeatRepository(connection).beat(
+        beat = HeartbeatRepository(questions.handle).beating(
             self._identity.worker_id,
             host_label=self._identity.host_label,
             queue=self._identity.queue,
@@ -119,6 +127,12 @@ class Telling:
             load=load if models is None else load | models.told,
             control_version=self.control_version,
         )
+        answer = questions.add(beat)
+
+        def heard() -> None:
+            self.others = answer()
+
+        return heard
 
     def farewell(self, connection: psycopg.Connection[Any]) -> None:
         """Take the heartbeat back."""
