@@ -1,6 +1,7 @@
 """What idle workers cost the server, and how many of them a job wakes: counted, not timed.
 
-Statements are told apart on a server that has `pg_stat_statements` in its `shared_preload_libraries`.
+Where autovacuum is off no transactions but theirs are counted. Statements are told apart on a server that has
+`pg_stat_statements` in its `shared_preload_libraries`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 KINDS: Final = {
     "a heartbeat": "INSERT INTO worker_heartbeats",
     "a look for silent workers": "last_seen <",
+    "a poll": "hold_reason = given.reason",
     "a look for what to sweep": "ORDER BY hold_key LIMIT",
     "a look at wishes": "FROM worker_control",
     "the claim of a job": "FOR NO KEY UPDATE SKIP LOCKED",

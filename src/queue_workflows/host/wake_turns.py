@@ -1,4 +1,4 @@
-"""Whose turn it is to look for a job that all idle workers of a host were woken for.
+"""The turns in which the idle workers of a host look for a job that all of them were woken for.
 
 Each waits in line at a seat, a lock on a byte of a file in memory. The first looks at once, the others one
 after the other, in waves that double. A look that finds nothing is noted with the moment at which it began:

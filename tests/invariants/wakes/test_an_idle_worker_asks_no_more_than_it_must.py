@@ -20,7 +20,7 @@ from queue_workflows.repositories.claims.hold_lease import Found
 from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM
 from queue_workflows.repositories.claims.sweep_look import LOOK, Sweepable
 from queue_workflows.repositories.limits.lanes import LANES
-from queue_workflows.repositories.sql.questions import Questions
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.settings import Settings
 
 JOBS = 5

@@ -24,7 +24,7 @@ from queue_workflows.repositories.claims.sweep_look import Sweepable, look, look
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.limits.slots import SlotRepository
-from queue_workflows.repositories.sql.questions import Questions
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.settings import DAY_S, Settings

@@ -28,10 +28,9 @@ from queue_workflows.repositories.limits import lanes
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
 from queue_workflows.repositories.sql.claimed_job import C, ClaimedJob, Fence, loaded
-from queue_workflows.repositories.sql.connection import Rows
+from queue_workflows.repositories.sql.connection import Question, Rows
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
-from queue_workflows.repositories.sql.questions import Question
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Repository
 from queue_workflows.repositories.workers.control import Control
 from queue_workflows.settings import check_queue_name

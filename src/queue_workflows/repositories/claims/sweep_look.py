@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.limits.lanes import IN_LANE
-from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
+from queue_workflows.repositories.sql.connection import Handle, Question, Rows, Statements
 from queue_workflows.repositories.sql.families import FAMILIES
-from queue_workflows.repositories.sql.questions import Question
 
 # The words of the sweeps themselves, and in an index's order: an EXISTS could read the table.
 LOOK: Final = (

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Required, TypedDict, U
 
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
-from queue_workflows.repositories.sql.connection import Rows
-from queue_workflows.repositories.sql.questions import Question
+from queue_workflows.repositories.sql.connection import Question, Rows
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.repositories.workers.obedience import STANDING, STANDING_OF, Standing, standings
 from queue_workflows.settings import check_queue_name

@@ -43,7 +43,7 @@ from queue_workflows.host.processes.harden import RETIRE
 from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.host.processes.tree_by_mark import die_with_parent
 from queue_workflows.repositories.claims.hold_lease import Watched
-from queue_workflows.repositories.sql.questions import Questions
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.probes.health import Pulse

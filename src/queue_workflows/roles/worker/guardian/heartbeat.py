@@ -13,7 +13,7 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.repositories.sql.questions import Questions
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs

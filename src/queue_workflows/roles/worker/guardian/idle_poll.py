@@ -17,7 +17,7 @@ from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
 from queue_workflows.repositories.claims.hold_lease import Found
-from queue_workflows.repositories.sql.questions import Questions
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 
 # How old what was seen may be, in polls.

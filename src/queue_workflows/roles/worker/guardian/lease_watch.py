@@ -18,7 +18,7 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.hold_lease import Watched
-from queue_workflows.repositories.sql.questions import Questions
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
