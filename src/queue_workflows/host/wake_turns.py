@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from queue_workflows import clock as time
 from queue_workflows.db.connections.descriptors import Descriptors
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - what lies there is used only if it is ours
@@ -32,6 +33,9 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _SIZE: Final = 4096
 # Locked together by all that have the file open; the last to close it removes it.
 _USED: Final = 512
+# What is so old and used by nobody goes, so many at a time.
+_UNUSED_S: Final = 60.0
+_TIDIED_AT_ONCE: Final = 20
 # When the latest looks began that found nothing: at all, and nothing but what only an idle worker may take.
 _MARKS: Final = {True: 0, False: 8}
 _MARK: Final = struct.Struct("d")
@@ -59,7 +63,8 @@ class WakeTurns:
     def among(cls, *those: str) -> Self | None:
         """The turns of all processes of this account here that name the same; None where it cannot be."""
         digest = hashlib.sha256("\0".join((*those, *_namespaces())).encode()).hexdigest()[:32]
-        path = _MEMORY / f"qwf-{os.geteuid()}-{digest}"
+        path = _MEMORY / f"{_prefix()}{digest}"
+        _tidy(path)
         try:
             fd = os.open(path, _FLAGS, 0o600)
         except OSError:
@@ -136,6 +141,29 @@ class WakeTurns:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _USED)
                 self._path.unlink()
             os.close(self._fd)
+
+
+def _prefix() -> str:
+    return f"qwf-{os.geteuid()}-"
+
+
+def _tidy(but: Path) -> None:
+    """Remove what killed processes have left, some each time."""
+    with suppress(OSError):
+        left = [path for path in _MEMORY.iterdir() if path.name.startswith(_prefix()) and path != but]
+        for path in left[:_TIDIED_AT_ONCE]:
+            with suppress(OSError):
+                _remove_unused(path)
+
+
+def _remove_unused(path: Path) -> None:
+    fd = os.open(path, _FLAGS & ~os.O_CREAT)
+    try:
+        if time.time() - os.fstat(fd).st_mtime > _UNUSED_S:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _USED)
+            path.unlink()
+    finally:
+        os.close(fd)
 
 
 def _namespaces() -> list[str]:

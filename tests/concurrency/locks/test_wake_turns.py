@@ -112,3 +112,27 @@ def test_what_is_anothers_or_cannot_be_made_is_done_without(
     file.unlink()
     file.symlink_to(tmp_path / "elsewhere")
     assert WakeTurns.among(name) is None
+
+
+def test_what_killed_processes_left_is_removed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next that opens a file of its own; not what somebody uses, nor what was just made."""
+    monkeypatch.setattr(wake_turns, "_MEMORY", tmp_path)
+    names = [f"qwf-{os.geteuid()}-{kind}" for kind in ("old", "new", "used")]
+    for each in names:
+        (tmp_path / each).write_bytes(b"")
+    for each in ("old", "used"):
+        os.utime(tmp_path / f"qwf-{os.geteuid()}-{each}", (0, 0))
+    holds = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_SH, 1, 512);"
+        " print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", holds, str(tmp_path / names[2])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with closing(of(name)):
+            assert {path.name for path in tmp_path.iterdir()} > set(names[1:])
+            assert not (tmp_path / names[0]).exists()
+        process.communicate("\n")
