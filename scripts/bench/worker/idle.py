@@ -1,6 +1,7 @@
 """What idle workers cost the server, and how many of them a job wakes: counted, not timed.
 
-Statements are told apart on a server that has `pg_stat_statements` in its `shared_preload_libraries`.
+Where autovacuum is off no transactions but theirs are counted. Statements are told apart on a server that has
+`pg_stat_statements` in its `shared_preload_libraries`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 KINDS: Final = {
     "a heartbeat": "INSERT INTO worker_heartbeats",
     "a look for silent workers": "last_seen <",
+    "a poll": "hold_reason = given.reason",
     "a look for what to sweep": "ORDER BY hold_key LIMIT",
     "a look at wishes": "FROM worker_control",
     "the claim of a job": "FOR NO KEY UPDATE SKIP LOCKED",
@@ -41,6 +43,8 @@ KINDS: Final = {
 # A server writes its statistics down a second after it goes idle, at the latest.
 _STATISTICS_S: Final = 1.5
 _LOOK_EVERY_S: Final = 0.1
+# A new database is looked through by the server itself at first.
+_SETTLES_S: Final = 20.0
 
 
 def idle(bench: Bench) -> Sequence[Figure]:
@@ -55,7 +59,7 @@ def idle(bench: Bench) -> Sequence[Figure]:
                 stack.enter_context(working(dsn, *ONE_AT_A_TIME))
             until(partial(_are_listening, connection, count))
             sample(connection, partial(_result, connection))
-            time.sleep(3 * _STATISTICS_S)
+            time.sleep(_SETTLES_S)
             bench.say(f"{count} idle for {seconds} s")
             figures += _at_rest(connection, count, seconds)
             if count > 1:

@@ -235,6 +235,18 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
 @MODES
 @SWITCHED
 @pytest.mark.slow
+def test_the_poll_of_an_idle_worker(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
+    """It reads the head of its queue, and at most one job on hold for each reason."""
+    params = {"queue": crowded.queue, "reasons": texts(["host_lock", "unknown_task"])}
+    plan = explain(crowded.connection, mode, hold_lease.FIND[crowded.family], params, off)
+    names = {f"ix_{crowded.table}_{name}" for name in ("claim", "hold")}
+    check_by_id_only(crowded, plan, *names)
+    assert names <= indexes(plan)
+
+
+@MODES
+@SWITCHED
+@pytest.mark.slow
 def test_a_look_for_what_there_is_to_sweep(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     """It reads an entry of each index, and of what is running no more than there is."""
     plan = explain(crowded.connection, mode, LOOK, {}, off)

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from support.processes.workers import until
 from support.servers.statement_proxy import StatementProxy
-from support.stages.floor import CLAIMS, ENDS, WATCHES, Floor
+from support.stages.floor import CLAIMS, ENDS, POLLS, WATCHES, Floor
 
-from queue_workflows.repositories import HeartbeatRepository
+from queue_workflows.engine.upkeep.tick import Seen, look_with
+from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
+from queue_workflows.repositories.claims.hold_lease import Found
 from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM
-from queue_workflows.repositories.claims.sweep_look import LOOK
+from queue_workflows.repositories.claims.sweep_look import LOOK, Sweepable
 from queue_workflows.repositories.limits.lanes import LANES
+from queue_workflows.repositories.sql.connection import Questions
+from queue_workflows.repositories.workers.heartbeats import Others
+from queue_workflows.settings import Settings
 
 JOBS = 5
 
@@ -56,6 +62,41 @@ def test_a_tick_with_nothing_to_do_is_one_look(floor: Floor, proxy: StatementPro
         floor.until_completed(floor.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=0.2)))
         assert proxy.passed(PROMOTE["ingest"]) == 1
         assert proxy.passed(*sweeps) == 1
+
+
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_an_idle_worker_has_one_poll(floor: Floor, proxy: StatementProxy, concurrency: str) -> None:
+    """It goes with what its guardian asks each second: the worker claims only what that has found."""
+    with floor.worker("--concurrency", concurrency, dsn=proxy.dsn):
+        floor.until_completed(floor.enqueue())
+
+        def is_calm() -> bool:
+            """Whether it polled three times and claimed nothing; no other transaction was open."""
+            claimed, polled = proxy.passed(*CLAIMS), proxy.passed(*POLLS)
+            until(lambda: proxy.passed(*POLLS) >= polled + 3)
+            return proxy.passed(*CLAIMS) == claimed
+
+        until(is_calm, within_s=150)
+
+
+def test_what_an_idle_worker_asks_is_one_transaction(floor: Floor) -> None:
+    """Whatever the guardian has to say and to look at."""
+    connection = floor.connection
+    questions = Questions(connection)
+    heartbeats, jobs = HeartbeatRepository(connection), IngestJobRepository(connection)
+    others = questions.add(heartbeats.beating("w", host_label="h", queue="fetch", pid=7, state="idle"))
+    watched = questions.add(jobs.watching([], host_label="h", queue="fetch"))
+    seen = look_with(questions, Settings(), chance=lambda: 0.0)
+    found = questions.add(jobs.finding("fetch", holds=["host_lock"]))
+    began = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    questions.ask()
+    ended = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    nothing = Sweepable(due=False, lapsed=False, lanes=False)
+    assert (others(), watched().control) == (Others(0, 0), None)
+    assert found() == Found(queued=False, held=frozenset())
+    assert seen() == Seen({"node": nothing, "ingest": nothing}, is_anybody_silent=False)
+    assert began is not None
+    assert ended == (began[0] + 2,)
 
 
 def test_many_workers_take_turns_to_look(floor: Floor, proxy: StatementProxy) -> None:

@@ -59,9 +59,10 @@ def test_committed_at_the_moment_of_going_idle(floor: Floor, rounds: int) -> Non
         until_over(floor, pair)
 
 
-def test_without_the_trigger_the_poll_finds_it(floor: Floor) -> None:
+@pytest.mark.parametrize("poll_s", ["0.5", "1"])
+def test_without_the_trigger_the_poll_finds_it(floor: Floor, poll_s: str) -> None:
     """NOTIFY is a hint: with nobody to send it, an idle worker begins the job at its next poll."""
-    with floor.worker(QWF_POLL_S="0.5"):
+    with floor.worker(QWF_POLL_S=poll_s):
         until(lambda: listening(floor))
         floor.connection.execute("ALTER TABLE ingest_jobs DISABLE TRIGGER USER")
         try:

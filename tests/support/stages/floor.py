@@ -21,7 +21,7 @@ from queue_workflows.repositories.claims.end import (
     END_AND_CLAIM,
     END_UNHEARD,
 )
-from queue_workflows.repositories.claims.hold_lease import RENEW, WATCH
+from queue_workflows.repositories.claims.hold_lease import FIND, RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.servers.statement_proxy`.
 CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])
@@ -31,6 +31,7 @@ ENDS = tuple(
 )
 RENEWALS = (RENEW["ingest"],)
 WATCHES = (WATCH["ingest"],)
+POLLS = (FIND["ingest"],)
 
 
 class Floor:

@@ -63,6 +63,7 @@ def lifecycle(
         loadable_models=lambda: models or [],
         warm_models=lambda: [*held.warm],
         keeps_models=models is not None,
+        poll=SimpleNamespace(holds_nothing=lambda _reason: False),
         wish=None,
         stopping=None,
         knows_module=lambda label: label == "p/m",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,10 +20,11 @@ import psycopg
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk, free_left_by
 from queue_workflows.engine.telemetry import count_lost
 from queue_workflows.repositories.claims.sweep import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
-from queue_workflows.repositories.claims.sweep_look import look
+from queue_workflows.repositories.claims.sweep_look import Sweepable, look, looking
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.limits.slots import SlotRepository
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.settings import DAY_S, Settings
@@ -48,22 +49,48 @@ class Swept:
     next_in_s: float = EVERY_S
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look before a tick has shown."""
+
+    sweepable: Mapping[str, Sweepable]
+    is_anybody_silent: bool
+
+
+def look_with(
+    questions: Questions, settings: Settings, *, chance: Callable[[], float] = random.random
+) -> Callable[[], Seen]:
+    """Have a look asked for with other questions; what gives the answer after that."""
+    sweepable = questions.add(looking())
+    if chance() * _SILENCE_ONE_IN >= 1:
+        return lambda: Seen(sweepable(), is_anybody_silent=False)
+    stale_s = settings.stale_heartbeat_s
+    silent = questions.add(
+        HeartbeatRepository(questions.handle).finding_silent(
+            older_than_s=stale_s, forgets_after_s=max(_FORGOTTEN_AFTER_S, stale_s)
+        )
+    )
+    return lambda: Seen(sweepable(), is_anybody_silent=silent())
+
+
 def sweep(
     connection: psycopg.Connection[Any],
     settings: Settings,
     *,
     recovered_s: float | None,
     lanes: LaneWalk | None = None,
+    seen: Seen | None = None,
     chance: Callable[[], float] = random.random,
 ) -> Swept:
     """One tick on a connection in autocommit; `recovered_s` is how long ago the caller got through again.
 
-    A caller that keeps `lanes` between the ticks comes to all lanes, however many there are.
+    A caller that keeps `lanes` between the ticks comes to all lanes, however many there are; one that has
+    looked already says what it has `seen`.
     """
     longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
     promoted = reclaimed = 0
     full = False
-    sweepable = look(connection)
+    sweepable = look(connection) if seen is None else seen.sweepable
     for repository in (NodeJobRepository(connection), IngestJobRepository(connection)):
         of = sweepable[repository.family.name]
         due = repository.promote(in_turn=True) if of.due else 0
@@ -85,7 +112,7 @@ def sweep(
         promoted, reclaimed = promoted + due, reclaimed + len(taken)
         full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
     (lanes or LaneWalk()).step(connection, [name for name, of in sweepable.items() if of.lanes])
-    if chance() * _SILENCE_ONE_IN < 1:
+    if chance() * _SILENCE_ONE_IN < 1 if seen is None else seen.is_anybody_silent:
         _see_to_the_silent(connection, settings.stale_heartbeat_s, recovered_s)
     if chance() * _LAPSED_ONE_IN < 1:
         WorkerControlRepository(connection).forget_lapsed(for_s=_FORGOTTEN_AFTER_S)

@@ -132,6 +132,27 @@ LEFT JOIN LATERAL (
     strictest_first=STRICTEST_FIRST,
     version=VERSION,
 )
+# In the order of an index each: an EXISTS could read the table. Jobs on hold are those of any queue.
+FIND: Final = per_family("""
+SELECT (
+    SELECT true FROM {table} WHERE status = 'queued' AND queue = %(queue)s::text
+    ORDER BY priority DESC, position LIMIT 1
+) IS NOT NULL, ARRAY(
+    SELECT reason FROM unnest(%(reasons)s::text[]) AS given (reason)
+    WHERE (
+        SELECT true FROM {table} WHERE hold_reason = given.reason AND hold_key > ''
+        ORDER BY hold_key LIMIT 1
+    ) IS NOT NULL
+)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Whether a queue has queued jobs, and of some reasons those for which jobs are on hold."""
+
+    queued: bool
+    held: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,14 @@ from queue_workflows.repositories.claims.end import (
     given_params,
     is_better_apart,
 )
-from queue_workflows.repositories.claims.hold_lease import Watched
+from queue_workflows.repositories.claims.hold_lease import Found, Watched
 from queue_workflows.repositories.claims.sweep import Reclaimed
 from queue_workflows.repositories.claims.unread_claims import claim_rows
 from queue_workflows.repositories.limits import lanes
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
 from queue_workflows.repositories.sql.claimed_job import C, ClaimedJob, Fence, loaded
+from queue_workflows.repositories.sql.connection import Question, Rows
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Repository
@@ -317,11 +318,22 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def watch(self, fences: Sequence[Fence], *, host_label: str, queue: str) -> Watched:
         """What a guard has to know about its jobs and its worker, in one statement."""
+        question = self.watching(fences, host_label=host_label, queue=queue)
+        return question.read(self._sql.rows(question.sql, question.params))
+
+    def watching(self, fences: Sequence[Fence], *, host_label: str, queue: str) -> Question[Watched]:
+        """`watch` as a question, to be asked with others."""
         params = _in_order(fences) | {"host_label": host_label, "queue": queue}
-        (row,) = self._sql.rows(hold_lease.WATCH[self._family.name], params)
-        cancelled, lost, version, desired, *rest = row
-        control = None if desired is None else Control(DesiredState(desired), *rest)
-        return Watched(frozenset(cancelled), frozenset(lost), version, control)
+        return Question(hold_lease.WATCH[self._family.name], params, _watched)
+
+    def finding(self, queue: str, *, holds: Iterable[str] = ()) -> Question[Found]:
+        """Whether anything is queued, for any worker, and for which of these reasons jobs are on hold."""
+        params = {"queue": check_queue_name(queue), "reasons": texts(holds)}
+        return Question(
+            hold_lease.FIND[self._family.name],
+            params,
+            lambda rows: Found(queued=rows[0][0], held=frozenset(rows[0][1])),
+        )
 
     def promote(self, *, in_turn: bool = False) -> int:
         """Queue what is due, at most `PROMOTED_AT_ONCE`; how many, so that the caller knows to come again.
@@ -472,6 +484,13 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def _lost(self, fence: Fence) -> LeaseLost:
         return LeaseLost(self._family.title, fence.job_id, fence.attempt)
+
+
+def _watched(rows: Rows) -> Watched:
+    (row,) = rows
+    cancelled, lost, version, desired, *rest = row
+    control = None if desired is None else Control(DesiredState(desired), *rest)
+    return Watched(frozenset(cancelled), frozenset(lost), version, control)
 
 
 def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.limits.lanes import IN_LANE
-from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.connection import Handle, Question, Rows, Statements
 from queue_workflows.repositories.sql.families import FAMILIES
 
 # The words of the sweeps themselves, and in an index's order: an EXISTS could read the table.
@@ -38,8 +38,18 @@ class Sweepable(NamedTuple):
 
 
 def look(handle: Handle) -> Mapping[str, Sweepable]:
-    """By the families' names; the statement has them in the order of `FAMILIES`."""
-    (row,) = Statements(handle, "ingest_jobs").rows(LOOK, {})
+    """What there is to sweep, by the families' names."""
+    return _sweepable(Statements(handle, "ingest_jobs").rows(LOOK, {}))
+
+
+def looking() -> Question[Mapping[str, Sweepable]]:
+    """`look` as a question, to be asked with others."""
+    return Question(LOOK, {}, _sweepable)
+
+
+def _sweepable(rows: Rows) -> Mapping[str, Sweepable]:
+    """The statement has the families in the order of `FAMILIES`."""
+    (row,) = rows
     size = len(Sweepable._fields)
     return {
         family.name: Sweepable(*row[number * size : (number + 1) * size])

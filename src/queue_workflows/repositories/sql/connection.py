@@ -10,9 +10,11 @@ Only what no retry can mend is said in words of ours: a failed transaction, and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -23,7 +25,17 @@ from queue_workflows.repositories.sql.drivers.recognize import asker_of, awaited
 from queue_workflows.repositories.sql.pipeline import OneCommit
 from queue_workflows.repositories.sql.prepared import IDLE, NO_PIPELINE, is_at_rest
 
-__all__ = ["Answer", "AsyncHandle", "Handle", "Params", "Rows", "Statements", "awaited"]
+__all__ = [
+    "Answer",
+    "AsyncHandle",
+    "Handle",
+    "Params",
+    "Question",
+    "Questions",
+    "Rows",
+    "Statements",
+    "awaited",
+]
 
 T = TypeVar("T")
 _BEGUN: Final = TransactionStatus.INTRANS
@@ -77,17 +89,14 @@ class Statements:
                 raise
             raise said from error
 
-    def ask_in_one_commit(
-        self, first: tuple[str, Params], second: tuple[str, Params]
-    ) -> tuple[Answer, Answer] | None:
-        """Two statements that are a transaction, the second of which sees what was committed by then.
+    def ask_in_one_commit(self, *statements: tuple[str, Params]) -> list[Answer] | None:
+        """Statements that are a transaction, each of which sees what was committed by then.
 
         Done and not read; None, and nothing done, where only a caller's transaction could make them one.
         """
-        if self._one_commit is None or (got := self._one_commit.ask(first, second)) is None:
+        if self._one_commit is None or (got := self._one_commit.ask(*statements)) is None:
             return None
-        one, other = got
-        return Answer(one.rows, one.number), Answer(other.rows, other.number)
+        return [Answer(one.rows, one.number) for one in got]
 
     def flowing(self) -> AbstractContextManager[object]:
         """Where what is asked is on its way until its answer is called for, if the caller's connection can.
@@ -110,3 +119,42 @@ class Statements:
             self._sent[sql] = cursor.execute(query, params), query
         else:
             self._ask(sql, params)
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A statement with its parameters, and what its rows mean."""
+
+    sql: str
+    params: Params
+    read: Callable[[Rows], T]
+
+
+class Questions:
+    """Questions to a connection in autocommit, where none depends on the answer to another.
+
+    Kept for as long as the connection, as it knows what is prepared there.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self._sql = Statements(handle, "worker_heartbeats")
+        self._waiting: list[tuple[Question[Any], list[Rows]]] = []
+        # How long the server took for one answer, the last time.
+        self.took_s = 0.0
+
+    def add(self, question: Question[T]) -> Callable[[], T]:
+        """Have it asked with the others; what gives the answer after that."""
+        answered: list[Rows] = []
+        self._waiting.append((question, answered))
+        return lambda: question.read(answered[0])
+
+    def ask(self) -> None:
+        """Ask all of them, together where the connection can."""
+        waiting, self._waiting = self._waiting, []
+        statements = [(question.sql, question.params) for question, _ in waiting]
+        began = time.monotonic()
+        together = self._sql.ask_in_one_commit(*statements) if len(statements) > 1 else None
+        for number, (_, answered) in enumerate(waiting):
+            answered.append(self._sql.rows(*statements[number]) if together is None else together[number]())
+        self.took_s = (time.monotonic() - began) / (len(statements) if together is None and statements else 1)

@@ -30,16 +30,16 @@ _IS_SUPPORTED: Final = psycopg.Pipeline.is_supported()
 
 
 class OneCommit:
-    """Asks two statements in one commit; each is in psycopg's `%(name)s` style and prepared at first use."""
+    """Asks statements in one commit; each is in psycopg's `%(name)s` style and prepared at first use."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._statements: dict[str, PreparedStatement] = {}
 
-    def ask(self, first: tuple[str, Params], second: tuple[str, Params]) -> tuple[Got, Got] | None:
-        """What both brought; None if they cannot be asked so now, and nothing has been done."""
-        asked = [(self._known(sql), params) for sql, params in (first, second)]
+    def ask(self, *statements_of: tuple[str, Params]) -> list[Got] | None:
+        """What each brought; None if they cannot be asked so now, and nothing has been done."""
+        asked = [(self._known(sql), params) for sql, params in statements_of]
         values = [statement.values(params) for statement, params in asked]
         with self._connection.lock:
             if not self._is_usable():
@@ -53,11 +53,10 @@ class OneCommit:
                 statement.forget()
                 return None
             raise error_from_result(result)
-        one, other = (
+        return [
             Got(statement, result, self._connection)
             for statement, result in zip(statements, results, strict=True)
-        )
-        return one, other
+        ]
 
     def _known(self, sql: str) -> PreparedStatement:
         if (found := self._statements.get(sql)) is None:

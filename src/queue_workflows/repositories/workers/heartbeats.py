@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Required, TypedDict, Unpack
 
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
-from queue_workflows.repositories.sql.connection import Rows
+from queue_workflows.repositories.sql.connection import Question, Rows
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.repositories.workers.obedience import STANDING, STANDING_OF, Standing, standings
 from queue_workflows.settings import check_queue_name
@@ -89,6 +89,18 @@ WITH gone AS MATERIALIZED (
 DELETE FROM worker_heartbeats WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM gone))
 RETURNING worker_id
 """.replace("{is_holding}", _IS_HOLDING).replace("{at_once}", _AT_ONCE)
+# Whether FLAG_DEAD or FORGET would find anything, in their own words.
+FIND_SILENT: Final = """
+SELECT EXISTS (
+    SELECT FROM worker_heartbeats AS worker
+    WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
+        AND last_flagged_dead_at IS NULL AND {is_holding}
+) OR EXISTS (
+    SELECT FROM worker_heartbeats AS worker
+    WHERE last_seen < statement_timestamp() - make_interval(secs => %(forgets_after_s)s::float8)
+        AND state <> 'quarantined' AND NOT {is_holding}
+)
+""".replace("{is_holding}", _IS_HOLDING)
 SIGNS: Final = """
 SELECT worker_id, last_seen, last_flagged_dead_at IS NOT NULL FROM worker_heartbeats
 WHERE worker_id = ANY (%(worker_ids)s::text[])
@@ -114,12 +126,34 @@ class Others(NamedTuple):
     looking: int
 
 
+class Said(TypedDict, total=False):
+    """What a heartbeat says beside which worker it is."""
+
+    host_label: Required[str]
+    queue: Required[str]
+    pid: Required[int]
+    state: Required[str]
+    state_reason: str | None
+    current_job: tuple[str, int] | None
+    jobs_held: int
+    current_model: str | None
+    cached_models: Iterable[str]
+    versions: dict[str, Any] | None
+    load: dict[str, Any] | None
+    control_version: int
+
+
 class HeartbeatRepository(Repository["WorkerHeartbeat"]):
     """Heartbeats on the caller's connection."""
 
     _table = _TABLE
 
-    def beat(
+    def beat(self, worker_id: str, **said: Unpack[Said]) -> Others:
+        """Say that a worker lives and what it does now; `current_job` is its family and its id."""
+        question = self.beating(worker_id, **said)
+        return question.read(self._sql.rows(question.sql, question.params))
+
+    def beating(
         self,
         worker_id: str,
         *,
@@ -135,8 +169,8 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         versions: dict[str, Any] | None = None,
         load: dict[str, Any] | None = None,
         control_version: int = 0,
-    ) -> Others:
-        """Say that a worker lives and what it does now; `current_job` is its family and its id."""
+    ) -> Question[Others]:
+        """`beat` as a question, to be asked with others."""
         family, job_id = (None, None) if current_job is None else current_job
         params = {
             "worker_id": check.text("worker_id", worker_id),
@@ -154,7 +188,7 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
             "load": self._limits.json_object("load", load),
             "control_version": control_version,
         }
-        return Others(*self._sql.rows(BEAT, params)[0][0])
+        return Question(BEAT, params, lambda rows: Others(*rows[0][0]))
 
     def fetch(self, worker_id: str) -> WorkerHeartbeat | None:
         """One worker's last beat, or None."""
@@ -192,6 +226,14 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         """Delete the beats of workers that hold nothing and were not heard of for so long; how many."""
         params = {"older_than_s": check.seconds("older_than_s", older_than_s)}
         return len(self._sql.rows(FORGET, params))
+
+    def finding_silent(self, *, older_than_s: float, forgets_after_s: float) -> Question[bool]:
+        """Whether there is anything for `flag_silent` or `forget`, to be asked with others."""
+        params = {
+            "older_than_s": check.seconds("older_than_s", older_than_s),
+            "forgets_after_s": check.seconds("older_than_s", forgets_after_s),
+        }
+        return Question(FIND_SILENT, params, lambda rows: bool(rows[0][0]))
 
     def signs(self, worker_ids: Iterable[str]) -> dict[str, Sign]:
         """What is known of these workers; one that never beat is not among them."""

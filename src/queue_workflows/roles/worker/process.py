@@ -242,6 +242,7 @@ def _work(
                 raise
             finally:
                 guardian.damage.leave_if_closed()
+                parts.turns.close()
                 if parts.hooks is not None:
                     parts.hooks.close()
         finally:

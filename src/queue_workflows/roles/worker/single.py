@@ -87,9 +87,9 @@ class Worker(WorkerBase):
             bounded = self._holdings.bounded(self._worker_connection.meanwhile)
             with self._guardian.claiming, bounded as reading:
                 first = self._suspects_turn.take()
-                return self._taken(
-                    claim_session.claim(self._marks, now, alone=True, suspects_first=first), reading
-                )
+                jobs = claim_session.claim(self._marks, now, alone=True, suspects_first=first)
+                self._turns.looked(now, found=bool(jobs) or not self._marks.empty, is_free=True)
+                return self._taken(jobs, reading)
         except DATABASE_AWAY as exc:
             self._worker_connection.lost(exc)
             self._worker_connection.recover([])
@@ -117,6 +117,14 @@ class Worker(WorkerBase):
         is_known = self._would_be_woken()
         if self._advertise():
             is_known = False
+        self._turns.wait_in_line(is_free=True)
+        try:
+            return self._woken(is_known=is_known)
+        finally:
+            self._turns.leave()
+
+    def _woken(self, *, is_known: bool) -> ClaimedJob | None:
+        """Wait, and look when woken, until there is a job or another reason to stop waiting."""
         self._look_pace.idles()
         while self._lifecycle.may_claim() and not self._unknown.is_due(time.monotonic()):
             is_offered = self._lifecycle.fetch_again(time.monotonic())
@@ -130,16 +138,30 @@ class Worker(WorkerBase):
                 continue
             timeout = self._poll_s()
             now = time.monotonic()
-            if (again := self._look_again_in(now)) is not None:
+            if is_unsettled := (again := self._look_again_in(now)) is not None:
                 timeout = min(timeout, again)
             if now >= self._job_log.due:
                 self._job_log.say_counted()
             timeout = min(timeout, self._lifecycle.tidy(), self._job_log.due_in(now))
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
+                is_known = not is_unsettled and self._is_polled_for()
             elif wake.reason != "interrupted":
                 self._look_pace.found(time.monotonic())
+                is_known = wake.reason == "notified" and not is_unsettled and self._is_seen_to()
         return None
+
+    def _is_seen_to(self) -> bool:
+        """Whether another worker of this host has looked since this one was woken, and left nothing."""
+        woken = time.monotonic()
+        due = woken + self._turns.pause()
+        while (left := due - time.monotonic()) > 0:
+            if (wake := self._listener.wait(left)) is None:
+                break
+            if wake.reason != "notified":
+                return False
+            woken = time.monotonic()
+        return due > woken and self._turns.is_seen_to(woken)
 
     # Working.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
@@ -19,7 +20,16 @@ ELSEWHERE_EVERY_S: Final = 2.0
 class HostLockChecks:
     """One worker's looks at host locks, in its main thread, between two jobs."""
 
-    def __init__(self, terms: ClaimTerms, holdings: HeldJobs, worker_connection: WorkerConnection) -> None:
+    def __init__(
+        self,
+        terms: ClaimTerms,
+        holdings: HeldJobs,
+        worker_connection: WorkerConnection,
+        *,
+        holds_nothing: Callable[[str], bool] = lambda _reason: False,
+    ) -> None:
+        """`holds_nothing` says whether it is known of late that nothing is on hold for a reason."""
+        self._holds_nothing = holds_nothing
         self._queue = terms.queue
         self._host = terms.host
         self._locks = terms.locks
@@ -44,8 +54,10 @@ class HostLockChecks:
             keys = self._locks.freed()
         if now >= self._elsewhere_at:
             is_first, self._elsewhere_at = math.isinf(self._elsewhere_at), now + ELSEWHERE_EVERY_S
-            with self._holdings.bounded():
-                held = self._worker_connection.repository().held_keys(HOST_LOCK, queue=self._queue)
+            held = None if is_first else self._without_asking(now)
+            if held is None:
+                with self._holdings.bounded():
+                    held = self._worker_connection.repository().held_keys(HOST_LOCK, queue=self._queue)
             if is_first:
                 # A worker of this host that missed them may have ended since, and would have looked for them.
                 self._locks.miss(held)
@@ -62,3 +74,10 @@ class HostLockChecks:
             with self._holdings.bounded():
                 HostLockRepository(self._worker_connection.connected()).promote(keys, host=self._host)
         return bool(self._offers.offered)
+
+    def _without_asking(self, now: float) -> list[str] | None:
+        """That nothing is on hold, where that is known of late; it is looked at again so much the sooner."""
+        if not self._holds_nothing(HOST_LOCK):
+            return None
+        self._elsewhere_at = now + ELSEWHERE_EVERY_S / 2
+        return []

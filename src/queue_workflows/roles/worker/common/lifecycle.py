@@ -94,7 +94,9 @@ class WorkerLifecycle:
         self._fetch_size = FetchSize(options.concurrency)
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
-        self._locks = HostLockChecks(guardian.terms, guardian.holdings, worker_connection)
+        self._locks = HostLockChecks(
+            guardian.terms, guardian.holdings, worker_connection, holds_nothing=guardian.poll.holds_nothing
+        )
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 
@@ -216,6 +218,9 @@ class WorkerLifecycle:
             return False
         if not is_due and (pause := self.fetch_in(now)) < math.inf:
             self._listener.wait(pause)
+        if not at_last and self._guardian.poll.holds_nothing(UNKNOWN_TASK):
+            self._fetch_size.fetched(0, self._had(), now, 0.0)
+            return False
         try:
             return self._fetch_for_tasks(self._job_runner.task_names())
         except DATABASE_AWAY as exc:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
-from queue_workflows.config import HOOKS_QUEUE
+from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE
 from queue_workflows.db.connections.dsn import secrets_of
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.listen.listener import Listener
@@ -20,11 +20,13 @@ from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.upkeep.run_files import RUNS
 from queue_workflows.errors import HookError
 from queue_workflows.host.directories.data import opened
+from queue_workflows.host.wake_turns import WakeTurns
 from queue_workflows.repositories.sql.families import INGEST, Family
 from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.leftover_processes import Leftovers
 from queue_workflows.roles.worker.common.lifecycle import WorkerLifecycle, WorkerOptions, family_of
+from queue_workflows.roles.worker.common.look_turns import LookTurns
 from queue_workflows.roles.worker.common.run_job import JobRunner
 from queue_workflows.roles.worker.common.side_connection import SideConnection
 from queue_workflows.roles.worker.guardian.guardian import Guardian
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 # How long a hook may take to end once it is told to.
 _GRACE_S: Final = 10.0
+# Which database it is, and what of it is seen.
+_PLACE: Final = ("host", "hostaddr", "port", "dbname", "user", "service", "options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class WorkerParts:
     job_runner: JobRunner
     lifecycle: WorkerLifecycle
     hooks: HookRunner | None
+    turns: LookTurns
 
     @classmethod
     def of(
@@ -123,12 +128,27 @@ class WorkerParts:
                 worker_connection=worker_connection,
             ),
             hooks=hooks,
+            turns=LookTurns(_turns_of(database, settings, options, guardian, job_runner)),
         )
 
     def leftovers(self, *, is_concurrent: bool) -> Leftovers:
         """What ends the processes that jobs leave."""
         grace_s = self.settings.cancel_grace_s
         return Leftovers(self.guardian.terms.locks, cancel_grace_s=grace_s, is_concurrent=is_concurrent)
+
+
+def _turns_of(
+    database: Database, settings: Settings, options: WorkerOptions, guardian: Guardian, job_runner: JobRunner
+) -> WakeTurns | None:
+    """The turns of all workers here for which the same jobs are; none where a job is not any worker's."""
+    queue = options.queue
+    if queue in (GPU_QUEUE, HOOKS_QUEUE) or options.drain or not database.can_listen:
+        return None
+    place = [f"{name}={database.params.get(name)}" for name in _PLACE]
+    known = sorted(job_runner.task_names())
+    return WakeTurns.among(
+        *place, guardian.identity.host_label, queue, str(options.app or settings.app), *known
+    )
 
 
 def _hooks_of(

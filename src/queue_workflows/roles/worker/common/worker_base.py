@@ -40,6 +40,7 @@ class WorkerBase:
         self._holdings = parts.guardian.holdings
         self._lifecycle = parts.lifecycle
         self._listener = parts.listener
+        self._turns = parts.turns
         self._marks = parts.marks
         self._worker_connection = parts.worker_connection
         self._job_runner = parts.job_runner
@@ -92,6 +93,11 @@ class WorkerBase:
             return None
         hears = self._listener.state == "listening"
         return self._look_pace.pause(now, hears=hears, others=self._guardian.looking)
+
+    def _is_polled_for(self) -> bool:
+        """Whether the guardian looks into the queue, and found nothing, so that the main thread need not."""
+        self._guardian.main_at = now = time.monotonic()
+        return self._guardian.poll.has_found_nothing(now)
 
     def _advertise(self) -> bool:
         """Have writers wake this worker; whether that is new, so that it has to look once more."""

@@ -80,6 +80,7 @@ class EndAndClaim:
         self.unwritten: list[HeldJob] = []
         self._taking = taking
         self._guardian = parts.guardian
+        self._turns = parts.turns
         self._job_log = parts.guardian.job_log
         self._holdings = parts.guardian.holdings
         self._kept = parts.guardian.terms.kept
@@ -176,10 +177,9 @@ class EndAndClaim:
     def _claim(self, limit: int, alone: bool) -> None:
         claim_session = self._worker_connection.claim_session()
         with self._guardian.claiming, self._holdings.bounded(self._worker_connection.meanwhile) as reading:
-            first = alone and self._taking.is_for_a_suspect
-            jobs = claim_session.claim(
-                self._marks, time.monotonic(), limit=limit, alone=alone, suspects_first=first
-            )
+            first, now = alone and self._taking.is_for_a_suspect, time.monotonic()
+            jobs = claim_session.claim(self._marks, now, limit=limit, alone=alone, suspects_first=first)
+            self._turns.looked(now, found=bool(jobs) or not self._marks.empty, is_free=alone)
             claimed = self._taking.held(jobs, reading)
             self._guardian.exchange(claimed, [])
         self._taking.taken(claimed, alone=alone)

@@ -95,6 +95,10 @@ class ConcurrentWorker(WorkerBase):
         # What the last claims have shown: nothing to claim beside other jobs, nothing to claim alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
+        # Whether a wake is certain, so that the next look is no more than the poll behind it.
+        self._is_settled = False
+        # When it was woken for what others of this host are to look for first.
+        self._woken_at: float | None = None
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -125,6 +129,7 @@ class ConcurrentWorker(WorkerBase):
             return self._wind_down()
         if not self._exchange.unread:
             self._ask_else(now)
+        self._see_to_wake(now)
         limit, alone = self._wanted(now)
         waiting = self.job_threads.waiting
         if limit and self._room.is_little(limit, self._in_hand() - waiting - self._over(), waiting):
@@ -282,6 +287,7 @@ class ConcurrentWorker(WorkerBase):
         else:
             # There is no room, also for what may have come; a job that makes some by its end rings.
             self.unsure()
+            self._turns.leave()
             self._lifecycle.leave_idle()
         give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None:
@@ -293,9 +299,11 @@ class ConcurrentWorker(WorkerBase):
         """How long to wait for a wake, once this queue is advertised."""
         if not self._holdings.count():
             self._guardian.doing(WorkerState.IDLE)
+        self._turns.wait_in_line(is_free=not self._holdings.count())
         self._advertise()
         if (again := self._look_again_in(now)) is not None:
             self._look_at = min(self._look_at, now + again)
+        self._is_settled = again is None
         return self._look_at - now
 
     def _await(self, timeout: float) -> None:
@@ -305,9 +313,37 @@ class ConcurrentWorker(WorkerBase):
         if (wake := self._listener.wait(timeout)) is None:
             self._guardian.cut_if_stuck()
             self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
+            if self._is_settled and self._is_empty_alone and self._is_polled_for():
+                self._look_at = time.monotonic() + self._poll_s()
+        elif self._guardian.poll.take_found():
+            self.unsure()
         elif wake.reason != "interrupted":
             self._look_pace.found(time.monotonic())
-            self._is_empty = self._is_empty_alone = False
+            self._is_woken(for_a_job=wake.reason == "notified")
+
+    def _is_woken(self, *, for_a_job: bool) -> None:
+        """There may be something to claim: look in turn with the other workers of this host, or at once."""
+        now = time.monotonic()
+        pause = self._turns.pause() if for_a_job and self._is_settled and self._is_empty else 0.0
+        if pause:
+            self._looks_unless_seen_to(now, now + pause)
+        else:
+            self.unsure()
+
+    def _looks_unless_seen_to(self, woken: float, at: float) -> None:
+        # Woken again while it waits it looks no later, unless another has looked since this wake.
+        self._look_at = min(self._look_at, at) if self._woken_at is None else self._look_at
+        self._woken_at = woken
+
+    def _see_to_wake(self, now: float) -> None:
+        """Look for what this worker was woken for, unless another has since, and left nothing."""
+        if self._woken_at is None or now < self._look_at:
+            return
+        if self._is_empty and self._turns.is_seen_to(self._woken_at):
+            self._look_at = now + self._poll_s()
+        else:
+            self.unsure()
+        self._woken_at = None
 
     # What a claim brought.
 

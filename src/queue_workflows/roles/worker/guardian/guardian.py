@@ -37,12 +37,14 @@ from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk
 from queue_workflows.engine.outcomes import Stop
-from queue_workflows.engine.upkeep.tick import sweep
+from queue_workflows.engine.upkeep.tick import Seen, look_with, sweep
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.kernel import LEFT_ALONE
 from queue_workflows.host.processes.harden import RETIRE
 from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.host.processes.tree_by_mark import die_with_parent
+from queue_workflows.repositories.claims.hold_lease import Watched
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.probes.health import Pulse
@@ -52,6 +54,7 @@ from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
 from queue_workflows.roles.worker.guardian.heartbeat import Telling
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
+from queue_workflows.roles.worker.guardian.idle_poll import IdlePoll
 from queue_workflows.roles.worker.guardian.lease_watch import LeaseWatch
 from queue_workflows.roles.worker.guardian.lost_leases import LostLeases
 from queue_workflows.roles.worker.guardian.outage import OutageWatch
@@ -164,6 +167,8 @@ class Guardian:
         self._telling = Telling(identity, settings, self.holdings, terms.models, terms.published)
         self._sizes = _sizes_of(terms.models)
         self._connected_at = 0.0
+        self._questions: Questions | None = None
+        self.poll = IdlePoll(terms, settings.poll_s, random.Random())  # noqa: S311
         self._was_away = False
         # What may die of its first job leaves sweeping to those that live.
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
@@ -389,13 +394,28 @@ class Guardian:
         self._leases.renew()
         self.write_progress(now)
         soon = now + _TOGETHER_S
-        if soon >= self._due.watch:
-            self._watch(now)
+        watches, sweeps = soon >= self._due.watch, soon >= self._due.sweep
+        if watches and self.terms.models is not None:
+            self.terms.models.look_at_peak()
+        questions = self._asking()
+        # What an idle worker asks is one transaction for all of it.
+        heard = self._tell_with(questions, now) if self._must_tell(now) else None
+        watched = self._leases.look_with(questions, now) if watches else None
+        seen = look_with(questions, self.settings) if sweeps else None
+        found = self._poll_with(questions, now) if watches else None
+        questions.ask()
+        if heard is not None:
+            heard()
+        if watched is not None:
+            self._due.watch = now + _WATCH_EVERY_S
+            self._heed(watched())
             self._database_at = now
-        if soon >= self._telling.due_at or self._telling.is_due(now):
+        if found is not None and found():
+            self._listener.interrupt()
+        if self._telling.is_due(now):
             self._tell(now)
-        if soon >= self._due.sweep:
-            self._sweep(now)
+        if seen is not None:
+            self._sweep(now, seen())
             if now >= self._due.declare:
                 self._see_to_declarations(now)
             if now >= self._due.publish:
@@ -403,6 +423,19 @@ class Guardian:
             if now >= self._due.sizes:
                 self._see_to_sizes(now)
         self.lost.clear(self.connected())
+
+    def _must_tell(self, now: float) -> bool:
+        return now + _TOGETHER_S >= self._telling.due_at or self._telling.is_due(now)
+
+    def _asking(self) -> Questions:
+        connection = self.connected()
+        if self._questions is None or self._questions.handle is not connection:
+            self._questions = Questions(connection)
+        return self._questions
+
+    def _poll_with(self, questions: Questions, now: float) -> Callable[[], bool] | None:
+        is_idle = self._telling.state is WorkerState.IDLE and not self.holdings.count()
+        return self.poll.ask_with(questions, now, now + _TOGETHER_S) if is_idle else None
 
     def connected(self) -> psycopg.Connection[Any]:
         if self._line.is_up:
@@ -425,12 +458,13 @@ class Guardian:
 
     def _watch(self, now: float) -> None:
         self._due.watch = now + _WATCH_EVERY_S
-        if self.terms.models is not None:
-            self.terms.models.look_at_peak()
-        seen = self._leases.look(now)
-        self._heed(seen.control, seen.control_version)
+        questions = self._asking()
+        watched = self._leases.look_with(questions, now)
+        questions.ask()
+        self._heed(watched())
 
-    def _heed(self, control: Control | None, version: int) -> None:
+    def _heed(self, seen: Watched) -> None:
+        control, version = seen.control, seen.control_version
         if version != self._telling.control_version:
             # What changed something waits until we say that we know, even if it means nothing to us.
             self._telling.control_version = version
@@ -447,13 +481,19 @@ class Guardian:
                 self.release_all(f"switched off by {control.actor}", time.monotonic() + _OFF_GRACE_S)
         self._listener.interrupt()
 
-    def _tell(self, now: float) -> None:
-        self._telling.tell(self.connected(), now, hears=self._listener.state == "listening")
+    def _tell_with(self, questions: Questions, now: float) -> Callable[[], None]:
+        return self._telling.tell_with(questions, now, hears=self._listener.state == "listening")
 
-    def _sweep(self, now: float) -> None:
+    def _tell(self, now: float) -> None:
+        questions = self._asking()
+        heard = self._tell_with(questions, now)
+        questions.ask()
+        heard()
+
+    def _sweep(self, now: float, seen: Seen | None = None) -> None:
         # Not from `now`, which was read before this round connected.
         recovered_s = time.monotonic() - self._connected_at if self._was_away else None
-        swept = sweep(self.connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
+        swept = sweep(self.connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes, seen=seen)
         # Each look reads an entry of all that runs: where there are hundreds they would cost the server more
         # than their jobs do.
         workers = 1 + self._telling.others.number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository, Others
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
@@ -101,8 +102,11 @@ class Telling:
         held = self._holdings.all()
         return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
 
-    def tell(self, connection: psycopg.Connection[Any], now: float, *, hears: bool) -> None:
-        """Send a heartbeat; of a worker that hears no wake it says that it looks."""
+    def tell_with(self, questions: Questions, now: float, *, hears: bool) -> Callable[[], None]:
+        """Send a heartbeat with other questions; to be called once they are answered.
+
+        Of a worker that hears no wake it says that it looks.
+        """
         self.due_at = now + self._every_s
         self._told_job = self.lasting_job(now)
         held, models = self._holdings.all(), self._models
@@ -122,7 +126,7 @@ class Telling:
             self._told_lacked = published.lacked
             if self._told_lacked:
                 load["lacks"] = list(self._told_lacked)
-        self.others = HeartbeatRepository(connection).beat(
+        beat = HeartbeatRepository(questions.handle).beating(
             self._identity.worker_id,
             host_label=self._identity.host_label,
             queue=self._identity.queue,
@@ -137,6 +141,12 @@ class Telling:
             load=load if models is None else load | models.told,
             control_version=self.control_version,
         )
+        answer = questions.add(beat)
+
+        def heard() -> None:
+            self.others = answer()
+
+        return heard
 
     def farewell(self, connection: psycopg.Connection[Any]) -> None:
         """Take the heartbeat back."""

@@ -19,6 +19,7 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.hold_lease import Watched
+from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
@@ -76,23 +77,28 @@ class LeaseWatch:
                 self._cancel(held)
         self._disown([held for held in due if held.job.id not in alive])
 
-    def look(self, now: float) -> Watched:
-        """See to what was cancelled or lost, and return what the operator wants."""
+    def look_with(self, questions: Questions, now: float) -> Callable[[], Watched]:
+        """Ask with other questions; what then sees to what was cancelled or lost, and returns the wish."""
         lasts = now - _WATCHED_AFTER_S
         held = {one.job.id: one for one in self._holdings.leased() if one.started <= lasts}
-        repository = self._terms.repository(self._connected())
-        asked_at = time.monotonic()
-        seen = repository.watch(
-            [one.job.fence for one in held.values()],
-            host_label=self._identity.host_label,
-            queue=self._identity.queue,
+        answer = questions.add(
+            self._terms.repository(questions.handle).watching(
+                [one.job.fence for one in held.values()],
+                host_label=self._identity.host_label,
+                queue=self._identity.queue,
+            )
         )
-        self._took_s.append(time.monotonic() - asked_at)
-        self.round_trip_s = min(self._took_s)
-        for job_id in seen.cancelled & held.keys():
-            self._cancel(held[job_id])
-        self._disown([held[job_id] for job_id in seen.lost & held.keys()])
-        return seen
+
+        def see_to() -> Watched:
+            seen = answer()
+            self._took_s.append(questions.took_s)
+            self.round_trip_s = min(self._took_s)
+            for job_id in seen.cancelled & held.keys():
+                self._cancel(held[job_id])
+            self._disown([held[job_id] for job_id in seen.lost & held.keys()])
+            return seen
+
+        return see_to
 
     def _cancel(self, held: HeldJob) -> None:
         if held.ctx.stopping is None or held.ctx.stopping < Stop.CANCEL:
