@@ -15,8 +15,10 @@ from bench.harness.figures import Figure
 from bench.harness.measuring import Bench
 from bench.operator_page.history import RARE, put_history
 from queue_workflows.db.connections.engine import Database
+from queue_workflows.engine.upkeep.history import HistoryMoving
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories.history import HistoryRepository
 from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
 from queue_workflows.repositories.reports.job_search import JobSearch
 from queue_workflows.repositories.reports.queue_statistics import StatisticsRepository
@@ -55,6 +57,7 @@ SELECT sum(COALESCE(heap_blks_read, 0) + COALESCE(heap_blks_hit, 0) + COALESCE(i
     + COALESCE(idx_blks_hit, 0) + COALESCE(toast_blks_read, 0) + COALESCE(toast_blks_hit, 0))::bigint
 FROM pg_statio_user_tables
 """
+OLDEST: Final = "SELECT min(id) FROM ingest_jobs_and_history"
 ROWS: Final = """
 SELECT sum(COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables
 """
@@ -85,6 +88,50 @@ def reads(bench: Bench) -> Sequence[Figure]:
             )
         )
     return figures
+
+
+def months(bench: Bench) -> Sequence[Figure]:
+    """The reads of `reads` once history is by months, beside the same before; what moving a job costs."""
+    rows, looks = bench.amounts["rows"], bench.amounts["looks"]
+    with _database(bench) as (dsn, connection):
+        put_history(dsn, ended=rows, waiting=WAITING, nodes=20, elements=20, say=bench.say)
+        plain = _costs(connection, looks, lambda name: bench.say(f"plain: {name}"))
+        bench.say("moving")
+        HistoryRepository(connection).set_by_months(True)
+        connection.execute("CHECKPOINT")
+        wal, begun = _count(connection, WAL), time.perf_counter()
+        moving = HistoryMoving(Settings(retention_days=3650))
+        while moving.move(connection):
+            pass
+        took = (time.perf_counter() - begun) * 1000
+        wal = _count(connection, WAL) - wal
+        ((moved,),) = connection.execute("SELECT count(*) FROM ingest_jobs_history")
+        connection.execute("VACUUM (ANALYZE)")
+        by_months = _costs(connection, looks, lambda name: bench.say(f"by months: {name}"))
+        figures = [
+            Figure(
+                *("months", f"{name}, {median(cost.ms):,.1f} ms", median(cost.blocks), "blocks", "plain"),
+                median(plain[name].blocks),
+                median(cost.blocks) / max(median(plain[name].blocks), 1),
+                *(None if name in GROWS else 2.0, True),
+            )
+            for name, cost in by_months.items()
+        ]
+        figures += [
+            Figure("months", f"WAL of each that moves, {took / moved:,.3f} ms", wal / moved, "bytes"),
+            *_dropped(connection),
+        ]
+    return figures
+
+
+def _dropped(connection: psycopg.Connection[Any]) -> Iterator[Figure]:
+    """What it writes to drop a month, by the rows that it had."""
+    for month in HistoryRepository(connection).months()[:1]:
+        wal, begun = _count(connection, WAL), time.perf_counter()
+        connection.execute(f"DROP TABLE ingest_jobs_history_{month.name}")
+        took = (time.perf_counter() - begun) * 1000
+        wal = _count(connection, WAL) - wal
+        yield Figure("months", f"WAL of dropping a month of {month.jobs:,} jobs, {took:,.0f} ms", wal, "bytes")
 
 
 def prune(bench: Bench) -> Sequence[Figure]:
@@ -136,18 +183,24 @@ def _database(bench: Bench) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
 def _read_beside(bench: Bench, rows: int, looks: int) -> Mapping[str, Cost]:
     with _database(bench) as (dsn, connection):
         put_history(dsn, ended=rows, waiting=WAITING, nodes=20, elements=20, say=bench.say)
-        costs: dict[str, Cost] = {}
-        for name, act in _acts(connection).items():
-            bench.say(f"{rows:,} rows: {name}")
-            # Once before it counts: what the server has never planned or cached costs more.
+        return _costs(connection, looks, lambda name: bench.say(f"{rows:,} rows: {name}"))
+
+
+def _costs(
+    connection: psycopg.Connection[Any], looks: int, say: Callable[[str], None]
+) -> Mapping[str, Cost]:
+    costs: dict[str, Cost] = {}
+    for name, act in _acts(connection).items():
+        say(name)
+        # Once before it counts: what the server has never planned or cached costs more.
+        act()
+        costs[name] = Cost()
+        for _ in range(looks):
+            before, begun = _count(connection, BLOCKS), time.perf_counter()
             act()
-            costs[name] = Cost()
-            for _ in range(looks):
-                before, begun = _count(connection, BLOCKS), time.perf_counter()
-                act()
-                costs[name].ms.append((time.perf_counter() - begun) * 1000)
-                costs[name].blocks.append(_count(connection, BLOCKS) - before)
-        return costs
+            costs[name].ms.append((time.perf_counter() - begun) * 1000)
+            costs[name].blocks.append(_count(connection, BLOCKS) - before)
+    return costs
 
 
 def _acts(connection: psycopg.Connection[Any]) -> Mapping[str, Callable[[], object]]:
@@ -155,6 +208,7 @@ def _acts(connection: psycopg.Connection[Any]) -> Mapping[str, Callable[[], obje
     search, selecting = JobSearch(connection), SelectingRepository(connection)
     stats = StatisticsRepository(connection)
     failed = JobFilter(status=("failed",))
+    ((oldest,),) = connection.execute(OLDEST)
     return {
         "claim of one": lambda: jobs.claim("fetch", worker_id="host1:fetch:1", lease_s=30, limit=1),
         "claim of sixteen": lambda: jobs.claim("fetch", worker_id="host1:fetch:1", lease_s=30, limit=16),
@@ -164,6 +218,7 @@ def _acts(connection: psycopg.Connection[Any]) -> Mapping[str, Callable[[], obje
         "failures": lambda: selecting.failures(since_s=7 * 86_400.0),
         "failures, 3,000": lambda: selecting.failures(since_s=7 * 86_400.0, most=3_000),
         "queue stats": lambda: stats.read(stale_s=30.0),
+        "one job by its id": lambda: jobs.fetch(oldest),
         "metrics": lambda: read_figures(connection, stale_s=30.0),
     }
 
