@@ -54,7 +54,8 @@ BEGIN
 END
 $$
 """
-# A month before its first row. Beside readers and writers: attaching waits for neither, and movers take turns.
+# A month before its first row. Beside readers and writers: attaching waits for neither, and movers take turns,
+# by a lock of the table, after which a session sees what others have made.
 MONTH = """
 CREATE FUNCTION qwf_history_month(of_moment timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,7 +65,7 @@ BEGIN
     IF to_regclass(name) IS NOT NULL THEN
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock(7715, 2);
+    LOCK TABLE ONLY ingest_jobs_history IN SHARE UPDATE EXCLUSIVE MODE;
     IF to_regclass(name) IS NULL THEN
         EXECUTE format('CREATE TABLE %I (LIKE ingest_jobs_history INCLUDING ALL)', name);
         EXECUTE format(
@@ -84,7 +85,7 @@ CREATE FUNCTION qwf_history_move(
 ) LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     columns text;
-    found bigint[];
+    ids bigint[];
     months timestamptz[];
     start timestamptz;
 BEGIN
@@ -99,7 +100,7 @@ BEGIN
     END IF;
     before := LEAST(before, statement_timestamp() - interval '1 hour');
     SELECT array_agg(id), array_agg(DISTINCT date_trunc('month', finished_at, 'UTC')), max(finished_at)
-    INTO found, months, seen_to FROM (
+    INTO ids, months, seen_to FROM (
         SELECT id, finished_at FROM (
             SELECT id, finished_at, status, dedupe_key, schedule_name FROM ingest_jobs
             WHERE finished_at >= start AND finished_at < before
@@ -108,15 +109,15 @@ BEGIN
         ) AS walked
         WHERE status <> 'failed' AND dedupe_key IS NULL AND schedule_name IS NULL
         LIMIT 2000
-    ) AS some;
-    IF COALESCE(cardinality(found), 0) < 2000 THEN
+    ) AS first;
+    IF COALESCE(cardinality(ids), 0) < 2000 THEN
         SELECT finished_at INTO seen_to FROM ingest_jobs
         WHERE finished_at >= start AND finished_at < before
         ORDER BY finished_at
         OFFSET 39999 LIMIT 1;
     END IF;
     is_more := seen_to IS NOT NULL;
-    IF found IS NOT NULL THEN
+    IF ids IS NOT NULL THEN
         PERFORM qwf_history_month(month) FROM unnest(months) AS month;
         columns := qwf_history_columns();
         EXECUTE format(
@@ -125,7 +126,7 @@ BEGIN
             'AND status <> ''failed'' AND dedupe_key IS NULL AND schedule_name IS NULL '
             'FOR UPDATE SKIP LOCKED)) RETURNING %1$s) '
             'INSERT INTO ingest_jobs_history (%1$s) SELECT %1$s FROM gone', columns
-        ) USING found, start, before;
+        ) USING ids, start, before;
         GET DIAGNOSTICS moved = ROW_COUNT;
     END IF;
     -- As many at one moment as are looked at, and none of them to be moved: go on behind them.
@@ -207,7 +208,12 @@ BEGIN
     LOOP
         is_empty := false;
         IF NOT by_months THEN
-            EXECUTE format('SELECT NOT EXISTS (SELECT FROM %I)', month) INTO is_empty;
+            BEGIN
+                EXECUTE format('SELECT NOT EXISTS (SELECT FROM %I)', month) INTO is_empty;
+            EXCEPTION WHEN undefined_table THEN
+                -- Another has dropped it.
+                CONTINUE;
+            END;
         END IF;
         IF is_empty OR to_date(right(month, 7), 'YYYY_MM') + interval '1 month'
             <= LEAST(before, statement_timestamp() - interval '1 hour') AT TIME ZONE 'UTC' THEN
@@ -248,13 +254,13 @@ $$
 BRING_ALL_BACK = """
 DO $$
 DECLARE
-    some bigint[];
+    ids bigint[];
 BEGIN
     LOCK TABLE ingest_jobs_history IN ACCESS EXCLUSIVE MODE;
     LOOP
-        some := ARRAY(SELECT id FROM ingest_jobs_history LIMIT 10000);
-        EXIT WHEN some = '{}';
-        PERFORM qwf_history_bring_back(some);
+        ids := ARRAY(SELECT id FROM ingest_jobs_history LIMIT 10000);
+        EXIT WHEN ids = '{}';
+        PERFORM qwf_history_bring_back(ids);
     END LOOP;
 END
 $$

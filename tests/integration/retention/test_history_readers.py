@@ -13,6 +13,7 @@ from support.rows.schemas import qwf
 from queue_workflows.engine.watch.queue_snapshot import ingest_snapshot
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.reports.drain_progress import OutcomeRepository
+from queue_workflows.repositories.reports.ends import EndOf, EndRepository, SeenEnd
 from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
 from queue_workflows.repositories.reports.job_search import JobSearch
 from queue_workflows.repositories.retention import PruningRepository
@@ -48,6 +49,13 @@ def test_an_app_finds_it_by_id_and_in_lists(connection: psycopg.Connection[Any],
     assert [one.id for one in jobs.list(status=iter(["completed"]), queue="fetch")] == moved[::-1]
     assert jobs.list(status="failed") == []
     assert jobs.counts() == {"fetch": {"completed": 10}}
+
+
+def test_what_is_waited_for_is_seen_to_be_over(connection: psycopg.Connection[Any], moved: list[int]) -> None:
+    """Those that moved and those that did not in one look, and nothing of what never was."""
+    wanted = [EndOf("ingest", job_id) for job_id in (moved[0], moved[-1], moved[-1] + 100)]
+    seen = EndRepository(connection).look(wanted)
+    assert seen == dict.fromkeys(wanted[:2], SeenEnd("completed", {"done": True}, None))
 
 
 def test_a_search_goes_on_from_the_table_into_the_history(
@@ -90,7 +98,7 @@ def test_its_files_stay_while_it_does(connection: psycopg.Connection[Any], moved
 
 @pytest.mark.slow
 def test_commands_find_it(connection: psycopg.Connection[Any], qwf_dsn: str, moved: list[int]) -> None:
-    """`job show`, `list`, `wait`, `cancel`, `explain` and `retry`, which brings it back."""
+    """`job show`, `list`, `cancel`, `explain` and `retry`, which brings it back."""
     name = f"ingest:{moved[0]}"
 
     def run(*words: str) -> tuple[int, str]:
@@ -98,8 +106,7 @@ def test_commands_find_it(connection: psycopg.Connection[Any], qwf_dsn: str, mov
         return done.returncode, done.stdout + done.stderr
 
     assert name in run("job", "show", name)[1]
-    assert name in run("job", "list", "--older", "1d")[1]
-    assert run("job", "wait", name)[0] == 0
+    assert name in run("job", "list", "--older-than", "1d")[1]
     assert run("explain", name)[0] == 0
     assert "not cancelled, it is completed" in run("job", "cancel", name)[1]
     code, said = run("job", "retry", name, str(moved[1]), "--dry-run")

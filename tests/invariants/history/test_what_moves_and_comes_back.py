@@ -113,8 +113,7 @@ def test_a_retry_by_filter_finds_what_has_moved(connection: psycopg.Connection[A
 
 def test_a_month_goes_with_its_last_day(connection: psycopg.Connection[Any]) -> None:
     """What ended in it is dropped with it; the table is pruned as ever."""
-    old = over(connection, 4, days=200)
-    young = over(connection, 4)
+    old, young = over(connection, 4, days=200), over(connection, 4)
     by_months(connection)
     settle(connection, retention_days=1000)
     failed = over(connection, days=40, status="failed")
@@ -127,11 +126,10 @@ def test_a_month_goes_with_its_last_day(connection: psycopg.Connection[Any]) -> 
 
 
 def test_a_month_that_somebody_reads_is_dropped_later(connection: psycopg.Connection[Any], qwf_dsn: str) -> None:
-    """The mover waits for a moment and goes on; nothing of the turn is lost."""
-    old = over(connection, 4, days=200)
+    """The mover waits for a moment and leaves it to a later turn."""
+    old, young = over(connection, 4, days=200), over(connection, 4)
     by_months(connection)
     settle(connection, retention_days=1000)
-    young = over(connection, 4)
     with psycopg.connect(qwf_dsn) as reader:
         reader.execute("SELECT count(*) FROM ingest_jobs_and_history")
         settle(connection)
