@@ -54,25 +54,27 @@ BEGIN
 END
 $$
 """
-# A month before its first row. Beside readers and writers: attaching waits for neither, and movers take turns,
-# by a lock of the table, after which a session sees what others have made.
-MONTH = """
-CREATE FUNCTION qwf_history_month(of_moment timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+MONTH_OF = """
+CREATE FUNCTION qwf_history_month_of(moment timestamptz) RETURNS text LANGUAGE sql STABLE AS $$
+SELECT 'ingest_jobs_history_' || to_char(moment AT TIME ZONE 'UTC', 'YYYY_MM')
+$$
+"""
+# Months before their first rows, in a lock that nobody reads the history beside: a statement that was planned
+# without a month would find what moves there meanwhile neither here nor there.
+MAKE_MONTHS = """
+CREATE FUNCTION qwf_history_make_months(months timestamptz[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    first timestamp := date_trunc('month', of_moment AT TIME ZONE 'UTC');
-    name text := 'ingest_jobs_history_' || to_char(first, 'YYYY_MM');
+    month timestamptz;
 BEGIN
-    IF to_regclass(name) IS NOT NULL THEN
-        RETURN;
-    END IF;
-    LOCK TABLE ONLY ingest_jobs_history IN SHARE UPDATE EXCLUSIVE MODE;
-    IF to_regclass(name) IS NULL THEN
-        EXECUTE format('CREATE TABLE %I (LIKE ingest_jobs_history INCLUDING ALL)', name);
+    LOCK TABLE ONLY ingest_jobs_history IN ACCESS EXCLUSIVE MODE;
+    FOREACH month IN ARRAY months LOOP
+        CONTINUE WHEN to_regclass(qwf_history_month_of(month)) IS NOT NULL;
         EXECUTE format(
-            'ALTER TABLE ingest_jobs_history ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name,
-            first AT TIME ZONE 'UTC', (first + interval '1 month') AT TIME ZONE 'UTC'
+            'CREATE TABLE %I PARTITION OF ingest_jobs_history FOR VALUES FROM (%L) TO (%L)',
+            qwf_history_month_of(month), month,
+            (month AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC'
         );
-    END IF;
+    END LOOP;
 END
 $$
 """
@@ -82,7 +84,7 @@ $$
 MOVE = """
 CREATE FUNCTION qwf_history_move(
     since timestamptz, before timestamptz, OUT moved integer, OUT seen_to timestamptz, OUT is_more boolean
-) LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_custom_plan AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_custom_plan SET lock_timeout = '250ms' AS $$
 DECLARE
     columns text;
     ids bigint[];
@@ -91,8 +93,6 @@ DECLARE
 BEGIN
     moved := 0;
     is_more := false;
-    -- So that no month is dropped between a look for it and its rows.
-    LOCK TABLE ONLY ingest_jobs_history IN ROW EXCLUSIVE MODE;
     SELECT GREATEST(moved_before, since, '-infinity') INTO start FROM history_modes
     WHERE family = 'ingest' AND is_partitioned;
     IF NOT FOUND THEN
@@ -118,7 +118,18 @@ BEGIN
     END IF;
     is_more := seen_to IS NOT NULL;
     IF ids IS NOT NULL THEN
-        PERFORM qwf_history_month(month) FROM unnest(months) AS month;
+        IF EXISTS (SELECT FROM unnest(months) AS month WHERE to_regclass(qwf_history_month_of(month)) IS NULL) THEN
+            PERFORM qwf_history_make_months(months);
+        ELSE
+            LOCK TABLE ONLY ingest_jobs_history IN ROW EXCLUSIVE MODE;
+            -- Another may have dropped it before we had the lock: look again.
+            IF EXISTS (SELECT FROM unnest(months) AS month WHERE to_regclass(qwf_history_month_of(month)) IS NULL)
+            THEN
+                seen_to := start;
+                is_more := true;
+                RETURN;
+            END IF;
+        END IF;
         columns := qwf_history_columns();
         EXECUTE format(
             'WITH gone AS (DELETE FROM ingest_jobs WHERE id = ANY (ARRAY('
@@ -236,7 +247,8 @@ $$
 """
 FUNCTIONS = {
     "qwf_history_columns()": COLUMNS,
-    "qwf_history_month(timestamptz)": MONTH,
+    "qwf_history_month_of(timestamptz)": MONTH_OF,
+    "qwf_history_make_months(timestamptz[])": MAKE_MONTHS,
     "qwf_history_move(timestamptz, timestamptz)": MOVE,
     "qwf_history_bring_back(bigint[])": BRING_BACK,
     "qwf_history_bring_some_back(bigint)": BRING_SOME_BACK,

@@ -42,7 +42,11 @@ class HistoryMoving:
             return False
         self._drop(repository)
         if mode.is_by_months:
-            moved = repository.move(self._since, after_s=self._after_s)
+            try:
+                moved = repository.move(self._since, after_s=self._after_s)
+            except LockNotAvailable:
+                _log.info("a month of history is to be made, and somebody reads the others: later")
+                return False
             self._since = moved.seen_to
             return moved.is_more
         last = repository.bring_some_back(self._after)
