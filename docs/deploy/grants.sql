@@ -8,8 +8,9 @@ REVOKE ALL ON
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
     host_hardware, host_hardware_history, worker_code, retention_marks, queue_schema_version,
-    ingest_jobs_history, ingest_jobs_and_history, history_modes
+    ingest_jobs_history, history_modes
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
+REVOKE ALL ON ingest_jobs_and_history FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;

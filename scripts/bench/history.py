@@ -1,4 +1,4 @@
-"""Measures what a long history costs: claims, lists, failures and statistics beside it, pruning it, and by months.
+"""Measures what a long history costs: claims, lists, failures, statistics beside it; pruning it; by months.
 
 .venv/bin/python scripts/bench/history.py [--quick] [--only NAME] [--json] [--strict] [--dsn DSN] [--rows N]
 """

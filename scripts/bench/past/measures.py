@@ -131,7 +131,9 @@ def _dropped(connection: psycopg.Connection[Any]) -> Iterator[Figure]:
         connection.execute(f"DROP TABLE ingest_jobs_history_{month.name}")
         took = (time.perf_counter() - begun) * 1000
         wal = _count(connection, WAL) - wal
-        yield Figure("months", f"WAL of dropping a month of {month.jobs:,} jobs, {took:,.0f} ms", wal, "bytes")
+        yield Figure(
+            "months", f"WAL of dropping a month of {month.jobs:,} jobs, {took:,.0f} ms", wal, "bytes"
+        )
 
 
 def prune(bench: Bench) -> Sequence[Figure]:
@@ -186,9 +188,7 @@ def _read_beside(bench: Bench, rows: int, looks: int) -> Mapping[str, Cost]:
         return _costs(connection, looks, lambda name: bench.say(f"{rows:,} rows: {name}"))
 
 
-def _costs(
-    connection: psycopg.Connection[Any], looks: int, say: Callable[[str], None]
-) -> Mapping[str, Cost]:
+def _costs(connection: psycopg.Connection[Any], looks: int, say: Callable[[str], None]) -> Mapping[str, Cost]:
     costs: dict[str, Cost] = {}
     for name, act in _acts(connection).items():
         say(name)

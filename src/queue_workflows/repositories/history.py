@@ -49,7 +49,7 @@ class Mode(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How many jobs a batch moved, up to where it looked, None if nothing is to move, and whether to go on."""
+    """How many jobs a batch moved, up to where it looked, None if none are to move; whether to go on."""
 
     count: int
     seen_to: datetime | None

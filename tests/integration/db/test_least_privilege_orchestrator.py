@@ -53,7 +53,7 @@ def test_everybody_may_do_their_part(roles) -> None:
 
 
 def test_an_orchestrator_moves_history_and_brings_it_back(roles) -> None:
-    """By functions of the database alone: it makes and drops no table itself, and a reader sees both places."""
+    """By functions of the database: it makes and drops no table itself, and a reader sees both places."""
     with (
         roles.connect("orchestrator") as orchestrator,
         roles.connect("reader") as reader,

@@ -1,4 +1,4 @@
-"""Whatever moves, is switched or is killed: each job is in the table or in the history, and in one of them."""
+"""Whatever moves, is switched or is killed: each job is in the table or the history, and in one of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_two_movers_share_the_work(connection: psycopg.Connection[Any], qwf_dsn:
 
 
 @pytest.mark.slow
-def test_switched_to_and_fro_under_load(connection: psycopg.Connection[Any], qwf_dsn: str) -> None:
+def test_switched_to_and_fro_under_load(  # noqa: C901 - what each of six does
+    connection: psycopg.Connection[Any], qwf_dsn: str
+) -> None:
     """While jobs are enqueued, worked on, moved and retried, nothing is lost, and nothing is there twice."""
     rounds = 30
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""The revisions of history by months: on either version, in a schema of one's own, and back with every job."""
+"""The revision of history by months: on either version, in a schema of one's own, and back with every job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def test_a_downgrade_brings_everything_back(empty: str) -> None:
         before = rows(connection)
         migrations.check(empty, chain=engine_chain())
         downgrade(empty, chain="engine", revision=BEFORE)
-        left = [row[0] for row in connection.execute("SELECT to_jsonb(job) FROM ingest_jobs AS job ORDER BY id")]
+        left = [
+            row[0] for row in connection.execute("SELECT to_jsonb(job) FROM ingest_jobs AS job ORDER BY id")
+        ]
         assert left == before
         tables = connection.execute("SELECT relname FROM pg_class WHERE relname ~ 'history'").fetchall()
         assert {name for (name,) in tables if "ingest" in name} == set()
@@ -51,7 +53,9 @@ def test_in_a_schema_of_ones_own(empty: str) -> None:
         assert connection.execute(moved).fetchone() == (5,)
         connection.execute("SET search_path = film, public")
         assert places(connection) == ([], ids)
-        lies = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname ~ '^ingest_jobs_history_2'"
+        lies = (
+            "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname ~ '^ingest_jobs_history_2'"
+        )
         assert {schema for (schema,) in connection.execute(lies)} == {"film"}
         assert list(IngestJobRepository(connection).retry_many(ids[:2], actor="ann")) == ids[:2]
         by_months(connection, False)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-
 from support.rows.jobs import CLEAR
 from support.rows.runs import settings
 
@@ -19,7 +18,9 @@ FORGET = """
 DO $$
 DECLARE month text;
 BEGIN
-    FOR month IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'ingest_jobs_history'::regclass LOOP
+    FOR month IN
+        SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'ingest_jobs_history'::regclass
+    LOOP
         EXECUTE 'DROP TABLE ' || month;
     END LOOP;
     DELETE FROM history_modes;

@@ -13,8 +13,12 @@ MOVES: Final = (
     "ingest jobs that are completed, skipped or cancelled move to monthly partitions,"
     " history_after_days after they ended;"
 )
-STAYS: Final = "failed jobs, those with a dedupe key or of a schedule, and runs with all their jobs stay in their tables"
-COMES_BACK: Final = "what had moved comes back, a batch at a time, and each partition is dropped once it is empty"
+STAYS: Final = (
+    "failed jobs, those with a dedupe key or of a schedule, and runs with all their jobs stay in their tables"
+)
+COMES_BACK: Final = (
+    "what had moved comes back, a batch at a time, and each partition is dropped once it is empty"
+)
 
 
 def set_history(invocation: Invocation, *, by_months: bool, as_json: bool) -> None:

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 Catalog = Mapping[tuple[str, str], str]
 
-# relations: tables and views without what an extension brought, nor parts of a table that come and go; each branch below is one kind of thing.
+# relations: tables and views without what an extension brought, and without parts of a table, which come and
+# go; each branch below is one kind of thing.
 # The sequence of an identity has the name that it is made with: nothing asks for it by another.
 # not-null constraints (type n, PostgreSQL 18) are left out: the column line says it on every version.
 CATALOG: Final = sa.text("""

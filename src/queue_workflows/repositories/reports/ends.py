@@ -76,7 +76,7 @@ class EndRepository:
         self._statements = Statements(conn, "ingest_jobs")
 
     def look(self, wanted: Iterable[EndOf]) -> dict[EndOf, SeenEnd]:
-        """What each is at, by one statement, and one more of what has moved; what is not there is left out."""
+        """What each is at, by one statement, and one more of what moved; what is not there is left out."""
         by_text = {(one.kind, str(one.id)): one for one in wanted}
         ids: dict[str, list[int | uuid.UUID]] = {}
         for one in by_text.values():

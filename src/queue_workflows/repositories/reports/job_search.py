@@ -185,7 +185,9 @@ class JobSearch:
 def walk_of(sql: Statements, family: Family, source: str | None = None) -> BoundedWalk[int]:
     """The search of one family's table, or of the view over that and its history."""
     selected = written(SELECTED, family)
-    return BoundedWalk(sql, table=source or family.table, key="bigint", read=READ[family.name], selected=selected)
+    return BoundedWalk(
+        sql, table=source or family.table, key="bigint", read=READ[family.name], selected=selected
+    )
 
 
 def served_by_indexes(wanted: JobFilter, family: Family) -> list[Served]:
