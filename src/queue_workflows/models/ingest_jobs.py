@@ -75,7 +75,7 @@ class IngestJob(Claimable, Base):
 store_with(IngestJob, **JOB_STORAGE)
 
 # What is over, by the month in which it ended, where history is by months: no keys, so nothing to be unique
-# but the id, and no index but of ids and of when they ended. Functions of the database move rows, nobody else.
+# but the id, and no index but of ids and of when they ended. Functions of the database move rows.
 Table(
     "ingest_jobs_history",
     Base.metadata,
