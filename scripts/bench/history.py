@@ -15,9 +15,9 @@ if __name__ == "__main__":
 def main() -> int:
     """Run the measures that are wanted; 1 if a bound is missed and that is to count."""
     from bench.harness.reporting import report
-    from bench.past.measures import AMOUNTS, months, prune, reads
+    from bench.past.measures import AMOUNTS, beside, months, prune, reads
 
-    measures = {"reads": reads, "prune": prune, "months": months}
+    measures = {"reads": reads, "prune": prune, "months": months, "beside": beside}
     return report("Measure what a long history costs.", measures, amounts=AMOUNTS)
 
 
