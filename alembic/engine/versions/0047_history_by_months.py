@@ -1,4 +1,4 @@
-"""Where ingest jobs that are over lie by months, for those who want it: tables, a view over both, and its functions."""
+"""A history by months for ingest jobs that are over: its table, a view over both, functions that move jobs."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ SELECT n, n, (ARRAY['fetch', 'parse', 'index'])[1 + n %% 3],
     jsonb_build_object('bytes', n * 37 %% 100000), 5, at, 1, 1, 0, 3, 0, false, false, '[]',
     'host' || 1 + n %% 5 || ':fetch:' || 1 + n %% 10, at, at + interval '2 s', at + interval '5 s'
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
-    LATERAL (SELECT now() - interval '31 days' - interval '365 days' * (%(rows)s - n) / %(rows)s) AS one (at)
+    LATERAL (
+        SELECT now() - interval '31 days' - interval '365 days' * ((%(rows)s - n)::float8 / %(rows)s)
+    ) AS one (at)
 """
 OLDEST: Final = "SELECT min(id) FROM ingest_jobs_and_history"
 ROWS: Final = """

@@ -32,7 +32,9 @@ def test_history_is_switched_on_and_off(connection: psycopg.Connection[Any], qwf
     ids = over(connection, 3)
     assert run("--plain") == "history is plain, as it was\n"
     said = run("--partitioned")
-    assert said.startswith("history is by partitions\ningest jobs that are completed, skipped or cancelled move")
+    assert said.startswith(
+        "history is by partitions\ningest jobs that are completed, skipped or cancelled move"
+    )
     assert "runs with all their jobs stay in their tables" in said
     assert run("--partitioned").startswith("history is by partitions, as it was\n")
     settle(connection)
