@@ -1,4 +1,4 @@
-"""Moves ingest jobs that are over to a history by months, or back, a batch at a time, where that is asked for.
+"""Moves ingest jobs that are over to a history by months, or back, a batch at a time, where that is wanted.
 
 A batch is one transaction, so a mover that is killed has moved all of it or nothing. Any number may move.
 """
