@@ -51,7 +51,7 @@ class Mode(NamedTuple):
 class Moved(NamedTuple):
     """How many jobs a batch moved, up to where it looked, None if none are to move; whether to go on."""
 
-    count: int
+    jobs: int
     seen_to: datetime | None
     is_more: bool
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import psycopg
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ObjectNotInPrerequisiteState
 
 from queue_workflows.repositories.history import HistoryRepository, Mode
 from queue_workflows.settings import DAY_S, Settings
@@ -31,9 +31,23 @@ class HistoryMoving:
         # Up to where it has looked: by when jobs ended as they move, by their ids as they come back.
         self._since: datetime | None = None
         self._after = 0
+        self._refused = ""
 
     def move(self, connection: psycopg.Connection[Any]) -> bool:
-        """One batch on a connection in autocommit; whether there may be more to do at once."""
+        """One batch on a connection in autocommit; whether there may be more to do at once.
+
+        What the database refuses leaves jobs where they are, and nobody from work.
+        """
+        try:
+            return self._move(connection)
+        except (InsufficientPrivilege, ObjectNotInPrerequisiteState) as refused:
+            said = " ".join(str(refused).split())
+            if said != self._refused:
+                _log.error("no job is moved: %s; apply docs/deploy/grants.sql after an upgrade", said)
+            self._refused = said
+            return False
+
+    def _move(self, connection: psycopg.Connection[Any]) -> bool:
         repository = HistoryRepository(connection)
         mode = repository.mode()
         if mode != self._mode:
