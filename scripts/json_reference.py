@@ -216,6 +216,10 @@ TYPES: Final[dict[str, Callable[[], Any]]] = {
 _COUNT, _TEXT, _YES = 1, "text", True
 _CAP: Final = {"key": _TEXT, "max_slots": _COUNT, "was": _COUNT, "let_out": _COUNT}
 WRITTEN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "db history --partitioned": (
+        "database/job_history",
+        {"partitioned": _YES, "changed": _YES, "months": [{"month": _TEXT, "jobs": _COUNT}]},
+    ),
     "hooks run": ("hooks/hooks", {"run": _TEXT, "created": _YES, "hooks": _COUNT}),
     "job cancel --dry-run": ("jobs/job", {"matched": _COUNT, "dry_run": _YES, "left_alone": _COUNT}),
     "limits clear": ("operations/limits", _CAP),
@@ -253,6 +257,7 @@ PARTS: Final[dict[str, Any]] = {
 }
 # Commands that answer as others do.
 ALIKE: Final = {
+    "db history --plain": "db history --partitioned",
     "binaries ensure": "binaries list",
     "job retry --dry-run": "job cancel --dry-run",
     "queue pause --dry-run": "workers pause --dry-run",

@@ -7,8 +7,10 @@ REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, queue_schema_version
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, queue_schema_version,
+    ingest_jobs_history, history_modes
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
+REVOKE ALL ON ingest_jobs_and_history FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
@@ -31,7 +33,8 @@ GRANT SELECT ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, ingest_jobs_history, ingest_jobs_and_history,
+    history_modes
 TO qwf_reader;
 
 
@@ -69,6 +72,7 @@ GRANT SELECT, UPDATE (
     claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result,
     max_crashes, at_most_once, max_attempts, begun_generation, limit_key, host_lock
 ) ON ingest_jobs TO qwf_worker;
+GRANT SELECT ON ingest_jobs_and_history TO qwf_worker;
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
     claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at,
@@ -131,6 +135,14 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
     host_hardware, host_hardware_history, worker_code, model_memory, retention_marks
+TO qwf_orchestrator;
+-- What is over may lie by months: it reads there, and moves, brings back and drops by functions with their owner's
+-- rights, as to make and drop a month is to make and drop a table.
+GRANT SELECT ON ingest_jobs_history, ingest_jobs_and_history TO qwf_orchestrator;
+GRANT SELECT, INSERT, UPDATE ON history_modes TO qwf_orchestrator;
+GRANT EXECUTE ON FUNCTION
+    qwf_history_move(timestamptz, timestamptz), qwf_history_bring_back(bigint[]), qwf_history_bring_some_back(bigint),
+    qwf_history_drop_month(timestamptz)
 TO qwf_orchestrator;
 -- What was done stays written.
 GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;

@@ -1,4 +1,4 @@
-"""Measures what a long history costs: claims, lists, failures and statistics beside it, and pruning it.
+"""Measures what a long history costs: claims, lists, failures, statistics beside it; pruning it; by months.
 
 .venv/bin/python scripts/bench/history.py [--quick] [--only NAME] [--json] [--strict] [--dsn DSN] [--rows N]
 """
@@ -15,9 +15,10 @@ if __name__ == "__main__":
 def main() -> int:
     """Run the measures that are wanted; 1 if a bound is missed and that is to count."""
     from bench.harness.reporting import report
-    from bench.past.measures import AMOUNTS, prune, reads
+    from bench.past.measures import AMOUNTS, beside, months, prune, reads
 
-    return report("Measure what a long history costs.", {"reads": reads, "prune": prune}, amounts=AMOUNTS)
+    measures = {"reads": reads, "prune": prune, "months": months, "beside": beside}
+    return report("Measure what a long history costs.", measures, amounts=AMOUNTS)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,8 @@ RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatu
 JOB_TERMINAL: Final = frozenset(
     {JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.FAILED, JobStatus.CANCELLED}
 )
+# Of ingest jobs those that move to a history by months; failures are few, and looked for by what they say.
+HISTORY_STATUSES: Final = (JobStatus.CANCELLED, JobStatus.COMPLETED, JobStatus.SKIPPED)
 # What is known of a program; either is looked at again.
 BINARY_FINAL: Final = frozenset({BinaryStatus.INSTALLED, BinaryStatus.FAILED})
 NODE_OVER: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED, NodeState.FAILED, NodeState.CANCELLED})

@@ -5,18 +5,28 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Identity, Index, Sequence, text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Identity,
+    Index,
+    PrimaryKeyConstraint,
+    Sequence,
+    Table,
+    func,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from queue_workflows.models.base import Base, store_with
+from queue_workflows.models.base import Base, among, store_with
 from queue_workflows.models.claimable import (
     JOB_STORAGE,
     Claimable,
     claimable_constraints,
     claimable_indexes,
 )
-from queue_workflows.states import INGEST_STATUSES
+from queue_workflows.states import HISTORY_STATUSES, INGEST_STATUSES
 
 INGEST_POSITION = Sequence("ingest_jobs_position_seq", metadata=Base.metadata)
 
@@ -63,3 +73,34 @@ class IngestJob(Claimable, Base):
 
 
 store_with(IngestJob, **JOB_STORAGE)
+
+# What is over, by the month in which it ended, where history is by months: no keys, so nothing to be unique
+# but the id, and no index but of ids and of when they ended. Functions of the database move rows.
+Table(
+    "ingest_jobs_history",
+    Base.metadata,
+    *(
+        Column(column.name, column.type, nullable=column.nullable and column.name != "finished_at")
+        for column in IngestJob.__table__.columns
+    ),
+    PrimaryKeyConstraint("id", "finished_at"),
+    Index(None, "finished_at"),
+    CheckConstraint(
+        f"{among('status', HISTORY_STATUSES)} AND dedupe_key IS NULL AND schedule_name IS NULL", name="moves"
+    ),
+    postgresql_partition_by="RANGE (finished_at)",
+)
+
+
+class HistoryMode(Base):
+    """Whether what is over is moved to a history by months, or comes back from there."""
+
+    __tablename__ = "history_modes"
+
+    family: Mapped[str] = mapped_column(primary_key=True)
+    is_partitioned: Mapped[bool]
+    # What ended earlier has been looked at, and moved if it moves at all.
+    moved_before: Mapped[datetime | None]
+    changed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (CheckConstraint("family IN ('ingest')", name="family"),)

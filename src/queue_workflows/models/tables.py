@@ -11,7 +11,7 @@ from sqlalchemy.orm import make_transient_to_detached
 from queue_workflows.models.base import Base
 from queue_workflows.models.hardware import HostHardware, HostHardwareHistory, ModelMemory
 from queue_workflows.models.hooks import Binary, HookRecord, Machine
-from queue_workflows.models.ingest_jobs import IngestJob
+from queue_workflows.models.ingest_jobs import HistoryMode, IngestJob
 from queue_workflows.models.limits import (
     AdaptedLimit,
     AppDeclaration,
@@ -40,6 +40,7 @@ __all__ = [
     "Base",
     "Binary",
     "ConcurrencyLimit",
+    "HistoryMode",
     "HookRecord",
     "HostHardware",
     "HostHardwareHistory",

@@ -74,6 +74,7 @@ EMPTIES: Final = tuple(
         "workflow_nodes",
         "workflow_runs",
         "ingest_jobs",
+        "ingest_jobs_history",
         "limit_slots",
         "rate_limits",
     )

@@ -145,7 +145,7 @@ FROM workflow_runs WHERE id = ANY (%(run_ids)s::uuid[])
 STANDING_INGEST: Final = """
 SELECT id, created_at, finished_at IS NOT NULL
     AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
-FROM ingest_jobs WHERE id = ANY (%(job_ids)s::bigint[])
+FROM ingest_jobs_and_history WHERE id = ANY (%(job_ids)s::bigint[])
 """
 
 

@@ -332,6 +332,9 @@ class Settings(BaseSettings):
     retention_days: float = _seconds(
         30, 0, 36_500, "How long the rows of finished jobs and runs are kept, in days."
     )
+    history_after_days: float = _seconds(
+        1, 1, 36_500, "After how many days a finished job moves, where history is by partitions."
+    )
     run_files_days: float | None = Field(
         None,
         ge=0,

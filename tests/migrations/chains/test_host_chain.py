@@ -88,7 +88,8 @@ def test_a_dropped_host_model_is_still_proposed(migrated: str, host: Chain) -> N
 def test_engine_drift_is_none_of_the_hosts_business(migrated: str, host: Chain) -> None:
     """A damaged engine table fails the engine's check only; the host's chain does not propose to mend it."""
     query(
-        migrated, "ALTER TABLE ingest_jobs DROP COLUMN limit_key; DROP TABLE schedules; CREATE SEQUENCE mine"
+        migrated,
+        "ALTER TABLE ingest_jobs DROP COLUMN limit_key CASCADE; DROP TABLE schedules; CREATE SEQUENCE mine",
     )
     assert migrations.check(migrated, chain=host).status == "current"
     with pytest.raises(SchemaDrift, match="limit_key"):

@@ -73,7 +73,7 @@ def test_the_advice_for_dropped_tables_helps(
 
 def test_the_commands_say_so_too(migrated: str) -> None:
     """One line, exit code 79, from the worker and from the upgrade that people run next."""
-    query(migrated, "DROP TABLE ingest_jobs")
+    query(migrated, "DROP TABLE ingest_jobs CASCADE")
     for command in (("worker", "--queue", "fetch", "--schema-wait", "0"), ("db", "upgrade"), ("db", "check")):
         run = qwf(*command, QWF_DB_URL=migrated)
         assert run.returncode == 79, run.stderr
@@ -86,7 +86,7 @@ def test_the_commands_say_so_too(migrated: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        ("ALTER TABLE ingest_jobs DROP COLUMN limit_key", "ingest_jobs.limit_key"),
+        ("ALTER TABLE ingest_jobs DROP COLUMN limit_key CASCADE", "ingest_jobs.limit_key"),
         ("DROP INDEX ix_ingest_jobs_claim", "ix_ingest_jobs_claim"),
     ],
 )

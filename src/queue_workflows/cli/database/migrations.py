@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.database.job_history import set_history
 from queue_workflows.cli.database.serve import serve, stop
 from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.operator import confirm, json_option, say
@@ -178,9 +179,23 @@ def current(invocation: Invocation, chain: str, as_json: bool) -> None:
 
 @db.command()
 @chain_option(ANY, required=False)
+@click.option(
+    "--partitioned/--plain",
+    "by_months",
+    default=None,
+    help="Not of revisions but of jobs: move ingest jobs that are over to monthly partitions, or back.",
+)
 @json_option
-def history(chain: str, as_json: bool) -> None:
-    """List the revisions that this code has, oldest first; needs no database."""
+@click.pass_obj
+def history(invocation: Invocation, chain: str, by_months: bool | None, as_json: bool) -> None:
+    """List the revisions that this code has, oldest first; needs no database.
+
+    With --partitioned or --plain it says instead where ingest jobs that are over lie. Orchestrators then move
+    them a batch at a time, beside the work; nobody is stopped. Runs and their jobs stay where they are.
+    """
+    if by_months is not None:
+        set_history(invocation, by_months=by_months, as_json=as_json)
+        return
     lines = migrations.history(select_chains(chain, host_chain()))
     if as_json:
         click.echo(json.dumps([asdict(line) for line in lines], indent=2))

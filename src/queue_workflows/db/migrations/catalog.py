@@ -14,13 +14,14 @@ import sqlalchemy as sa
 
 Catalog = Mapping[tuple[str, str], str]
 
-# relations: tables and views without what an extension brought; each branch below is one kind of thing.
+# relations: tables and views without what an extension brought, and without parts of a table, which come and
+# go; each branch below is one kind of thing.
 # The sequence of an identity has the name that it is made with: nothing asks for it by another.
 # not-null constraints (type n, PostgreSQL 18) are left out: the column line says it on every version.
 CATALOG: Final = sa.text("""
 WITH relations AS (
   SELECT c.* FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = CAST(:schema AS name) AND NOT EXISTS (
+  WHERE n.nspname = CAST(:schema AS name) AND NOT c.relispartition AND NOT EXISTS (
     SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
 ), schema AS (SELECT oid FROM pg_namespace WHERE nspname = CAST(:schema AS name))
 SELECT 'table' AS kind, relname::text AS name, concat_ws(' ', relpersistence,

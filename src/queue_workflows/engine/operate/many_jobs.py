@@ -75,6 +75,25 @@ def decide_matching(
             if len(ids) < page:
                 break
             after = ids[-1]
+        if verb is Verb.RETRY:
+            yield from _retry_moved(connection, family, wanted, by=(actor, reason), page=page)
+
+
+def _retry_moved(
+    connection: psycopg.Connection[Any],
+    family: Family,
+    wanted: JobFilter,
+    *,
+    by: tuple[str, str | None],
+    page: int,
+) -> Iterator[Counter[str]]:
+    """Retry what matches in the history by months; each is brought back by that."""
+    selecting, after = SelectingRepository(connection), 0
+    while ids := selecting.moved_page(family, wanted, after=after, limit=page):
+        with connection.transaction():
+            words = _decide(connection, Verb.RETRY, family, ids, by=by)
+        yield Counter(words.values())
+        after = ids[-1]
 
 
 def _decide(

@@ -1,5 +1,7 @@
 """Deletes what is older than the retention, a part at a time, so that it never gets in the way of work.
 
+What moves to a history by months is moved in the same turn, before it.
+
 A part of ingest jobs, then one of runs, whatever either has left. Each begins where the one before it ended,
 so what a part reads grows with what it prunes and not with what is kept.
 """
@@ -16,6 +18,7 @@ import psycopg
 from psycopg.errors import InsufficientPrivilege, IntegrityError
 
 from queue_workflows import clock as time
+from queue_workflows.engine.upkeep.history import HistoryMoving
 from queue_workflows.repositories.limits.rates import RateRepository
 from queue_workflows.repositories.retention import (
     JOBS_AT_ONCE,
@@ -51,6 +54,7 @@ class Pruning:
         self._times = RetentionTimes.of(settings)
         self._ingest = _IngestPruning()
         self._runs = _RunPruning()
+        self._history = HistoryMoving(settings)
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
@@ -73,7 +77,8 @@ class Pruning:
         )
         repository = PruningRepository(connection, **self._times._asdict())
         # Of both each time: a backlog of one kind is no reason to keep the other.
-        is_more = [kind.prune(repository) for kind in (self._ingest, self._runs)]
+        is_more = [self._history.move(connection)]
+        is_more += [kind.prune(repository) for kind in (self._ingest, self._runs)]
         return _NEXT_PART_S if any(is_more) else EVERY_S
 
 

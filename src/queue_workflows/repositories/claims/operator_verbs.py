@@ -66,6 +66,8 @@ WITH {runs}found AS MATERIALIZED (
 SELECT id, generation, limit_key FROM ended
 """
 )
+# What of these ingest jobs was in the history by months is in the table afterwards; their ids.
+BRING_BACK: Final = "SELECT qwf_history_bring_back(%(ids)s::bigint[])"
 # Of these nodes of a run that goes on, the ones of which an orchestrator has counted the end.
 COUNTED: Final = per_family("""
 SELECT id FROM {table}

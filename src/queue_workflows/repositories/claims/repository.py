@@ -423,8 +423,15 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         A node is left alone if its run is over or being cancelled, or an orchestrator has counted its end;
         then it is the run that is retried. Of a limit's key a few go to the queue, the others to its lane.
         """
+        ids = list(ids)
         params = operator_verbs.params(ids, check.text("actor", actor), reason)
-        rows = self._sql.rows(operator_verbs.RETRY[self._family.name], params)
+        retry = operator_verbs.RETRY[self._family.name]
+        rows = list(self._sql.rows(retry, params))
+        missed = set(ids) - {row[0] for row in rows} if self._family.with_history else set()
+        if missed:
+            # What has moved is brought back as it was; so is what moved since the statement above began.
+            moved = self._sql.rows(operator_verbs.BRING_BACK, {"ids": id_array(missed)})[0][0]
+            rows += self._sql.rows(retry, params | {"ids": id_array(moved)}) if moved else []
         keyed = [row[0] for row in rows if row[2] is not None]
         if keyed:
             self._sql.rows(lanes.MOVE_SURPLUS[self._family.name], {"ids": id_array(keyed)})

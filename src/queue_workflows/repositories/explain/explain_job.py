@@ -87,11 +87,13 @@ AHEAD_OF_HOOK: Final = (
             AND (pinned_host IS NOT DISTINCT FROM %(host)s::text OR mark.priority > %(own)s::smallint)""",
     )
 )
-# The row against the predicates, for a worker that has nothing else; and the clock that they go by.
+# The row against the predicates, for a worker that has nothing else; and the clock that they go by. No row of
+# the table is none of this: it has moved to the history, or was pruned meanwhile.
 JUDGED: Final = per_family(
     """
-SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
-FROM {table} WHERE id = %(id)s::bigint
+SELECT COALESCE({claimable} OR {claimable_alone}, false), COALESCE({due}, false),
+    COALESCE(status = 'running' AND {lapsed}, false), statement_timestamp()
+FROM (SELECT) AS look LEFT JOIN {table} ON id = %(id)s::bigint
 """,
     claimable=CLAIMABLE,
     claimable_alone=CLAIMABLE_ALONE,
@@ -203,8 +205,6 @@ class ExplainingRepository:
                 "stale_s": self._stale_s,
             }
         read = read_together(self._conn, family.table, reads, params)
-        if not read["judged"]:  # pruned meanwhile
-            return None
         workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
         claimable, due, lapsed, now = read["judged"][0]
         ahead = sum(int(read[name][0][0]) for name in _COUNTS if name in read) if claimable else 0

@@ -27,7 +27,7 @@ from queue_workflows.repositories.jobs.unique import Unique, UniqueRow, Wish, en
 from queue_workflows.repositories.limits.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.awaitable import awaitable
-from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.checks import PayloadLimits, words_or_none
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob
 from queue_workflows.repositories.sql.columns import Columns
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle
@@ -133,8 +133,12 @@ FIND: Final = """
 SELECT id FROM ingest_jobs WHERE task_name = %(task_name)s::text AND dedupe_key = %(dedupe_key)s::text
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM ingest_jobs WHERE id = %(id)s::bigint")
+# One that is not in the table may have moved to the history, or come back from there: by one look at both.
+FETCH_ANYWHERE: Final = _TABLE.sql(
+    "SELECT {columns} FROM ingest_jobs_and_history AS ingest_jobs WHERE id = %(id)s::bigint"
+)
 COUNTS: Final = """
-SELECT queue, status, count(*) FROM ingest_jobs GROUP BY queue, status ORDER BY queue, status
+SELECT queue, status, count(*) FROM ingest_jobs_and_history GROUP BY queue, status ORDER BY queue, status
 """
 
 
@@ -260,7 +264,8 @@ class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
 
     def fetch(self, job_id: int) -> IngestJob | None:
         """One job, or None."""
-        return self._first(FETCH, {"id": job_id})
+        params = {"id": job_id}
+        return self._first(FETCH, params) or self._first(FETCH_ANYWHERE, params)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """How many jobs there are, by queue and status."""
@@ -287,13 +292,19 @@ class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
         filters = Filters()
         filters.add("queue = %(queue)s::text", queue=queue)
         filters.add("task_name = %(task_name)s::text", task_name=task_name)
-        filters.status(status, JobStatus)
+        statuses = words_or_none("status", status, JobStatus)
+        filters.status(statuses, JobStatus)
         filters.add("dedupe_key = %(dedupe_key)s::text", dedupe_key=dedupe_key)
         filters.add("limit_key = %(limit_key)s::text", limit_key=limit_key)
         filters.add("schedule_name = %(schedule_name)s::text", schedule_name=schedule_name)
         filters.add("claimed_by = %(claimed_by)s::text", claimed_by=claimed_by)
         filters.created(created_from, created_before)
-        return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
+        # What has a key or is of a schedule does not move.
+        moves = dedupe_key is None and schedule_name is None
+        source = INGEST.source(statuses) if moves else None
+        return self._page(
+            filters, by="id", after=after, limit=limit, newest_first=newest_first, source=source
+        )
 
     # Awaited, on an asynchronous connection.
     aenqueue = awaitable(enqueue)

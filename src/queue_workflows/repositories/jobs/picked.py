@@ -10,9 +10,10 @@ from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import NODE, Family
 
+# By primary keys: of the history each month has one of ids.
 PICKED_INGEST: Final = """
 SELECT id, status, COALESCE(begun_generation = generation, false), NULL::uuid, NULL::text, false, NULL::text
-FROM ingest_jobs WHERE id = ANY (%(ids)s::bigint[])
+FROM ingest_jobs_and_history WHERE id = ANY (%(ids)s::bigint[])
 """
 # With the run of each: where that is over, the job would stay as it is.
 PICKED_NODES: Final = """

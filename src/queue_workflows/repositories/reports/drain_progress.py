@@ -22,7 +22,7 @@ WHERE hold_reason = '{limit_full}' AND queue = %(queue)s::text
 UNION ALL
 SELECT 'running', count(*) FROM {table} WHERE status = 'running' AND queue = %(queue)s::text
 UNION ALL
-SELECT status, count(*) FROM {table}
+SELECT status, count(*) FROM {source}
 WHERE finished_at >= %(since)s::timestamptz AND queue = %(queue)s::text
 GROUP BY status
 """.replace("{limit_full}", LIMIT_FULL)

@@ -16,6 +16,12 @@ RUN: Final = "run"
 # Jobs and runs have these words in common.
 _OVER: Final = frozenset[str](JOB_TERMINAL | RUN_TERMINAL)
 
+# Of an ingest job that is not in the table, which may have moved: by one look at both places.
+MOVED: Final = """
+SELECT 'ingest', id::text, status, CASE WHEN finished_at IS NOT NULL THEN result::text END,
+    CASE WHEN finished_at IS NOT NULL THEN (errors -> -1)::text END
+FROM ingest_jobs_and_history WHERE id = ANY (%(ingest)s::bigint[])
+"""
 # By primary keys. What is not over has nothing to say yet; a table that nobody asks about is not read, as the
 # caller may have no right to it.
 LOOK: Final = {
@@ -70,15 +76,20 @@ class EndRepository:
         self._statements = Statements(conn, "ingest_jobs")
 
     def look(self, wanted: Iterable[EndOf]) -> dict[EndOf, SeenEnd]:
-        """What each is at, by one statement; what is not there is left out."""
+        """What each is at, by one statement, and one more of what moved; what is not there is left out."""
         by_text = {(one.kind, str(one.id)): one for one in wanted}
         ids: dict[str, list[int | uuid.UUID]] = {}
         for one in by_text.values():
             ids.setdefault(one.kind, []).append(one.id)
         statement = "UNION ALL".join(LOOK[kind] for kind in sorted(ids))
+        rows = list(self._statements.rows(statement, ids))
+        there = {name for kind, name, *_ in rows if kind == JobFamily.INGEST}
+        moved = [job_id for job_id in ids.get(JobFamily.INGEST, ()) if str(job_id) not in there]
+        if moved:
+            rows += self._statements.rows(MOVED, {"ingest": moved})
         return {
             by_text[kind, name]: SeenEnd(status, _loaded(result), _loaded(error))
-            for kind, name, status, result, error in self._statements.rows(statement, ids)
+            for kind, name, status, result, error in rows
         }
 
 

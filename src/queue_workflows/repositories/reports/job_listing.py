@@ -43,7 +43,7 @@ _ALIKE: Final = (
     r"'[0-9]+([.,:][0-9]+)*', '#', 'g')"
 )
 NORMALISED: Final = _ALIKE.replace("{text}", ERROR)
-COUNT: Final = "SELECT count(*) FROM (SELECT FROM {table}{where} LIMIT %(limit)s::bigint) AS counted"
+COUNT: Final = "SELECT count(*) FROM (SELECT FROM {source}{where} LIMIT %(limit)s::bigint) AS counted"
 LAST_ID: Final = "SELECT COALESCE(max(id), 0) FROM {table}"
 # In the order of ids, as every statement that locks several rows: a statement that has one of them locked is
 # waited for, and a row that has changed meanwhile is asked again whether it is meant.
@@ -52,6 +52,12 @@ SELECT id FROM {table}{where}
 ORDER BY id
 LIMIT %(limit)s::bigint
 FOR NO KEY UPDATE
+"""
+# Of the history, where nothing changes but that a job is brought back, so there is nothing to lock.
+MOVED_PAGE: Final = """
+SELECT id FROM ingest_jobs_history{where}
+ORDER BY id
+LIMIT %(limit)s::bigint
 """
 # latest: the failures before a position, read by when they ended, so many and no more, and none that ended
 # too long ago; in words that their index alone serves, whatever the planner believes of the time. failed:
@@ -245,6 +251,12 @@ class SelectingRepository:
         """The next ids that match, their rows locked until the caller's transaction ends."""
         return [row[0] for row in self._page(PAGE, family, wanted, limit, after=after)]
 
+    def moved_page(self, family: Family, wanted: JobFilter, *, after: int, limit: int) -> list[int]:
+        """The next ids that match in the history by months, none for a family or statuses without one."""
+        if family.source(wanted.status) == family.table:
+            return []
+        return [row[0] for row in self._page(MOVED_PAGE, family, wanted, limit, after=after)]
+
     def failures(
         self,
         *,
@@ -289,7 +301,8 @@ class SelectingRepository:
         self, template: str, family: Family, wanted: JobFilter, limit: int, *, after: int | None = None
     ) -> Any:
         filters = wanted.where(family, after=after)
-        sql = written(template, family).replace("{where}", filters.where)
+        sql = written(template, family).replace("{source}", family.source(wanted.status))
+        sql = sql.replace("{where}", filters.where)
         params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}
         return Statements(self._conn, family.table).rows(sql, params)
 

@@ -152,17 +152,20 @@ class JobSearch:
         )
 
     def _newest(self, family: Family, wanted: JobFilter, before: int, limit: int) -> Found[int]:
-        walk = walk_of(Statements(self._conn, family.table), family)
+        sql = Statements(self._conn, family.table)
         filters = wanted.where(family)
-        if (wanted.status or wanted.held) is not None and not _statuses(wanted, family):
+        statuses = None if (wanted.status or wanted.held) is None else _statuses(wanted, family)
+        if statuses is not None and not statuses:
             return Found([], None)
-        few = walk.of_few(wanted.where(family), served_by_indexes(wanted, family), before=before, limit=limit)
+        # What waits or runs is in the table alone.
+        served = served_by_indexes(wanted, family)
+        few = walk_of(sql, family).of_few(wanted.where(family), served, before=before, limit=limit)
         if few is not None:
             return few
         if wanted.older_than_s is not None:
             before = self._old_enough(family, wanted.older_than_s, before)
         base = "status = 'failed'" if wanted.status == _FAILED else ""
-        return walk.newest(
+        return walk_of(sql, family, family.source(statuses)).newest(
             filters,
             base=base,
             before=before,
@@ -175,14 +178,16 @@ class JobSearch:
     def _old_enough(self, family: Family, older_than_s: float, before: int) -> int:
         """Where to begin, so that what is too young need not be passed by."""
         params = {"before": before, "age_s": max(older_than_s - SLACK_S, 0.0)}
-        sql = OLD_ENOUGH.replace("{table}", family.table)
+        sql = OLD_ENOUGH.replace("{table}", family.source())
         return int(Statements(self._conn, family.table).rows(sql, params)[0][0])
 
 
-def walk_of(sql: Statements, family: Family) -> BoundedWalk[int]:
-    """The search of one family's table."""
+def walk_of(sql: Statements, family: Family, source: str | None = None) -> BoundedWalk[int]:
+    """The search of one family's table, or of the view over that and its history."""
     selected = written(SELECTED, family)
-    return BoundedWalk(sql, table=family.table, key="bigint", read=READ[family.name], selected=selected)
+    return BoundedWalk(
+        sql, table=source or family.table, key="bigint", read=READ[family.name], selected=selected
+    )
 
 
 def served_by_indexes(wanted: JobFilter, family: Family) -> list[Served]:

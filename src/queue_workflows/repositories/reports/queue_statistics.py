@@ -79,7 +79,7 @@ GROUP BY queue
 FINISHED: Final = per_family("""
 WITH finished AS MATERIALIZED (
     SELECT queue, status, extract(epoch FROM statement_timestamp() - finished_at)::float8 AS age_s
-    FROM {table}
+    FROM {source}
     WHERE finished_at >= statement_timestamp() - make_interval(secs => %(window_s)s::float8)
     ORDER BY finished_at DESC
     LIMIT %(most)s::bigint
@@ -108,7 +108,9 @@ SELECT 'awaiting', 'node', queue, count, NULL, NULL FROM ({awaiting}) AS part (q
 STORED: Final = """
 SELECT
     (SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('workflow_node_jobs')),
-    (SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('ingest_jobs')),
+    (SELECT sum(GREATEST(reltuples, 0))::bigint FROM pg_class
+    WHERE oid = to_regclass('ingest_jobs')
+        OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass('ingest_jobs_history'))),
     statement_timestamp()
 """
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.states import (
+    HISTORY_STATUSES,
     INGEST_STATUSES,
     JOB_TERMINAL,
     NODE_STATUSES,
@@ -28,6 +29,7 @@ from queue_workflows.states import (
 
 ERRORS_KEPT: Final = 10
 HOLDS_KEPT: Final = 5
+HISTORY: Final = frozenset[str](HISTORY_STATUSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,14 @@ class Family:
     result_column: str
     statuses: tuple[JobStatus, ...]
     emits_events: bool
+    # The view over the table and the history by months, for a family that has one.
+    with_history: str | None = None
+
+    def source(self, statuses: Iterable[str] | None = None) -> str:
+        """What has all rows in these statuses, or in any: the table alone, unless some may have moved."""
+        if self.with_history is None or (statuses is not None and HISTORY.isdisjoint(statuses)):
+            return self.table
+        return self.with_history
 
     @property
     def sequence(self) -> str:
@@ -65,6 +75,7 @@ INGEST: Final = Family(
     result_column="result",
     statuses=INGEST_STATUSES,
     emits_events=False,
+    with_history="ingest_jobs_and_history",
 )
 FAMILIES: Final = (NODE, INGEST)
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in FAMILIES}
@@ -228,6 +239,7 @@ def _names(family: Family) -> dict[str, str]:
         "columns": columns,
         "job_columns": columns.replace(f"{family.table}.", "job."),
         "table": family.table,
+        "source": family.source(),
         "other": next(other.table for other in FAMILIES if other is not family),
         "sequence": family.sequence,
         "result": family.result_column,

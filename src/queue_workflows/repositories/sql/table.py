@@ -59,14 +59,29 @@ class Table(Generic[M]):
         return [detached(self.name, self.read(row) | known) for row in rows]
 
     def page(
-        self, filters: Filters, *, by: str, after: object, limit: int, newest_first: bool
+        self,
+        filters: Filters,
+        *,
+        by: str,
+        after: object,
+        limit: int,
+        newest_first: bool,
+        source: str | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        """One page in the order of a unique column; `after` is its value where the page before ended."""
+        """One page in the order of a unique column; `after` is its value where the page before ended.
+
+        `source` is what has the rows, if that is more than the table.
+        """
         sign, direction = ("<", "DESC") if newest_first else (">", "ASC")
         filters.add(f"{by} {sign} %(after)s::{self._types[by]}", after=after)
         params = filters.params | {"limit": whole("limit", limit, 1, LONGEST_PAGE)}
-        template = "SELECT {columns} FROM {table}{where} ORDER BY {by} {direction} LIMIT %(limit)s"
-        fixed = {"{table}": self.name, "{where}": filters.where, "{by}": by, "{direction}": direction}
+        template = "SELECT {columns} FROM {source}{where} ORDER BY {by} {direction} LIMIT %(limit)s"
+        fixed = {
+            "{source}": self.name if source is None else f"{source} AS {self.name}",
+            "{where}": filters.where,
+            "{by}": by,
+            "{direction}": direction,
+        }
         for mark, fragment in fixed.items():
             template = template.replace(mark, fragment)
         return self.sql(template), params
@@ -128,8 +143,19 @@ class Repository(Generic[M]):
     def _all(self, sql: str, params: dict[str, Any]) -> list[M]:
         return self._table.load(self._sql.rows(sql, params))
 
-    def _page(self, filters: Filters, *, by: str, after: object, limit: int, newest_first: bool) -> list[M]:
-        sql, params = self._table.page(filters, by=by, after=after, limit=limit, newest_first=newest_first)
+    def _page(
+        self,
+        filters: Filters,
+        *,
+        by: str,
+        after: object,
+        limit: int,
+        newest_first: bool,
+        source: str | None = None,
+    ) -> list[M]:
+        sql, params = self._table.page(
+            filters, by=by, after=after, limit=limit, newest_first=newest_first, source=source
+        )
         return self._all(sql, params)
 
     def _counts(self, sql: str, params: dict[str, Any] | None = None) -> dict[str, dict[str, int]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
 from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER
-from queue_workflows.db.migrations.chain.tables import engine_tables
+from queue_workflows.db.migrations.chain.tables import engine_tables, is_month_of_history
 
 # Now, as the revisions are asked: in the midst of a migration of somebody's, Alembic can run no others.
 _OURS: Final = engine_tables() | {ENGINE_VERSION_TABLE, LEGACY_LEDGER}
@@ -18,4 +18,6 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[str, Any]) 
 
     Where there is a filter already, it is asked within that one.
     """
-    return type_ != "table" or parent_names.get("schema_name") is not None or name not in _OURS
+    if type_ != "table" or parent_names.get("schema_name") is not None:
+        return True
+    return name not in _OURS and not is_month_of_history(name)

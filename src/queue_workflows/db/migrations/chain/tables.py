@@ -19,6 +19,7 @@ from queue_workflows.db.migrations.chain.chains import ENVIRONMENT, engine_chain
 from queue_workflows.db.migrations.chain.revisions import load_script
 
 CREATED_TABLE: Final = re.compile(r'^\s*CREATE TABLE (?:IF NOT EXISTS )?"?(\w+)', re.MULTILINE)
+MONTH_OF_HISTORY: Final = re.compile(r"ingest_jobs_history_[0-9]{4}_[0-9]{2}")
 DROPPED_TABLE: Final = re.compile(r'^\s*DROP TABLE (?:IF EXISTS )?"?(\w+)', re.MULTILINE)
 
 
@@ -26,6 +27,11 @@ DROPPED_TABLE: Final = re.compile(r'^\s*DROP TABLE (?:IF EXISTS )?"?(\w+)', re.M
 def engine_tables() -> frozenset[str]:
     """Every table that a revision of the engine creates, whatever became of it later."""
     return frozenset().union(*(made for made, _dropped in _changes().values()))
+
+
+def is_month_of_history(name: str | None) -> bool:
+    """Whether a table is a part of one of ours: the database makes and drops these as time goes by."""
+    return name is not None and MONTH_OF_HISTORY.fullmatch(name) is not None
 
 
 @cache

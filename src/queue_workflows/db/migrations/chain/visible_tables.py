@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
 from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER, Chain
-from queue_workflows.db.migrations.chain.tables import engine_tables
+from queue_workflows.db.migrations.chain.tables import engine_tables, is_month_of_history
 
 # Columns of the engine's tables that no code reads or writes any more. They stay for a release, as code of
 # the version before lists them; a revision of the next one drops them.
@@ -41,7 +41,9 @@ class Sight:
         return kind != "table" or reflected or self.owns_table(name, thing.schema)
 
     def owns_table(self, name: str | None, schema: str | None) -> bool:
-        """Tables outside the default schema are never the engine's."""
+        """Tables outside the default schema are never the engine's; months of its history nobody compares."""
+        if schema is None and is_month_of_history(name):
+            return False
         versions = {ENGINE_VERSION_TABLE, LEGACY_LEDGER, self.chain.version_table}
         ours = schema is None and name in self.engine_tables
         if self.chain.name == "engine":

@@ -1,0 +1,78 @@
+"""Moves ingest jobs that are over to a history by months, or back, a batch at a time, where that is wanted.
+
+A batch is one transaction, so a mover that is killed has moved all of it or nothing. Any number may move.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ObjectNotInPrerequisiteState
+
+from queue_workflows.repositories.history import HistoryRepository, Mode
+from queue_workflows.settings import DAY_S, Settings
+
+_log = logging.getLogger(__name__)
+
+# Of months that are to go: so many in one turn, each under a lock that readers wait for.
+_MONTHS_AT_ONCE: Final = 3
+
+
+class HistoryMoving:
+    """What one process remembers of its moving: how far it has come, in the direction that there is."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._after_s = settings.history_after_days * DAY_S
+        self._kept_s = settings.retention_days * DAY_S
+        self._mode: Mode | None = None
+        # Up to where it has looked: by when jobs ended as they move, by their ids as they come back.
+        self._since: datetime | None = None
+        self._after = 0
+        self._refused = ""
+
+    def move(self, connection: psycopg.Connection[Any]) -> bool:
+        """One batch on a connection in autocommit; whether there may be more to do at once.
+
+        What the database refuses leaves jobs where they are, and nobody from work.
+        """
+        try:
+            return self._move(connection)
+        except (InsufficientPrivilege, ObjectNotInPrerequisiteState) as refused:
+            said = " ".join(str(refused).split())
+            if said != self._refused:
+                _log.error("no job is moved: %s; apply docs/deploy/grants.sql after an upgrade", said)
+            self._refused = said
+            return False
+
+    def _move(self, connection: psycopg.Connection[Any]) -> bool:
+        repository = HistoryRepository(connection)
+        mode = repository.mode()
+        if mode != self._mode:
+            self._mode, self._since, self._after = mode, None, 0
+        if mode is None:
+            return False
+        self._drop(repository)
+        if mode.is_by_months:
+            try:
+                moved = repository.move(self._since, after_s=self._after_s)
+            except LockNotAvailable:
+                _log.info("a month of history is to be made, and somebody reads the others: later")
+                return False
+            self._since = moved.seen_to
+            return moved.is_more
+        last = repository.bring_some_back(self._after)
+        self._after = last or 0
+        return last is not None
+
+    def _drop(self, repository: HistoryRepository) -> None:
+        for _ in range(_MONTHS_AT_ONCE):
+            try:
+                if (name := repository.drop_month(kept_s=self._kept_s)) is None:
+                    return
+            except LockNotAvailable:
+                _log.info("a month of history is to be dropped, and somebody reads it: later")
+                return
+            _log.info("dropped %s, a month of history", name)
