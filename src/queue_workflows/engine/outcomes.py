@@ -94,6 +94,21 @@ class PutAside(Exception):
         self.reason, self.key, self.delay_s = reason, key, delay_s
 
 
+class Parked(BaseException):
+    """A durable function waits: its job is on hold for what `reason` and `key` say, until its `run_at`.
+
+    No `Exception`, so that the function's own `except Exception` does not take it for a failure.
+    """
+
+    def __init__(self, reason: str, key: str | None = None) -> None:
+        super().__init__(reason, key)
+        self.reason, self.key = reason, key
+
+
+class BeginAnew(BaseException):
+    """A durable function goes on with another round: its job is queued at once, uncounted."""
+
+
 class Cancelled(BaseException):
     """Raised by `ctx.raise_if_cancelled()` and `ctx.sleep()` when this attempt has to stop.
 
@@ -149,9 +164,9 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """The job waits for something, at most for so long; uncounted."""
+    """The job waits for something, at most for so long, or until its `run_at` as it is; uncounted."""
 
-    delay_s: float
+    delay_s: float | None
     reason: str
     key: str | None
 

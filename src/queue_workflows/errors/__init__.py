@@ -34,6 +34,13 @@ from queue_workflows.errors.database import (
     UnsupportedServer,
     UnusableConnection,
 )
+from queue_workflows.errors.durable import (
+    ChildFailed,
+    EventTimeout,
+    NonDeterminism,
+    StepFailed,
+    StepTimeout,
+)
 from queue_workflows.errors.jobs import (
     CostAboveBurst,
     FilterRefused,

@@ -33,6 +33,7 @@ from queue_workflows.engine.execution.invoke_context import invocation
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import (
     Abandoned,
+    BeginAnew,
     Cancelled,
     CancelledOutcome,
     Completed,
@@ -40,6 +41,7 @@ from queue_workflows.engine.outcomes import (
     Failed,
     OnHold,
     Outcome,
+    Parked,
     PutAside,
     Released,
     RetryAfter,
@@ -379,6 +381,10 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return RetryLater(verdict.delay_s, redactor.head(str(verdict.reason), ERROR_TEXT))
         case PutAside():
             return OnHold(verdict.delay_s, verdict.reason, verdict.key)
+        case Parked():
+            return OnHold(None, verdict.reason, verdict.key)
+        case BeginAnew():
+            return Released("it begins another round")
         case Cancelled():
             return CancelledOutcome(redactor.head(str(verdict), ERROR_TEXT))
         case asyncio.CancelledError() if ctx.stopping is not None:
@@ -394,6 +400,9 @@ def _verdict_in(exc: BaseException) -> BaseException:
     if not isinstance(exc, BaseExceptionGroup):
         return exc
     leaves = _leaves(exc)
+    for leaf in leaves:
+        if isinstance(leaf, Parked | BeginAnew):
+            return leaf
     later = [leaf for leaf in leaves if isinstance(leaf, RetryAfter)]
     if len(later) == len(leaves):
         return max(later, key=lambda leaf: leaf.delay_s)
