@@ -71,7 +71,8 @@ def upgrade() -> None:
         sa.CheckConstraint(_one_of("kind", KINDS), name=op.f("ck_durable_steps_kind")),
         sa.CheckConstraint(_one_of("status", STATUSES), name=op.f("ck_durable_steps_status")),
         sa.CheckConstraint(
-            "(status = 'waiting') = (finished_at IS NULL)", name=op.f("ck_durable_steps_waiting_is_unfinished")
+            "(status = 'waiting') = (finished_at IS NULL)",
+            name=op.f("ck_durable_steps_waiting_is_unfinished"),
         ),
         sa.PrimaryKeyConstraint("job_family", "job_id", "name", "call", name=op.f("pk_durable_steps")),
         if_not_exists=True,

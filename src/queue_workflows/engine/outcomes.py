@@ -93,6 +93,11 @@ class PutAside(Exception):
         super().__init__(reason, key)
         self.reason, self.key, self.delay_s = reason, key, delay_s
 
+    @property
+    def outcome(self) -> OnHold:
+        """What the attempt comes to."""
+        return OnHold(self.delay_s, self.reason, self.key)
+
 
 class Parked(BaseException):
     """A durable function waits: its job is on hold for what `reason` and `key` say, until its `run_at`.
@@ -104,9 +109,22 @@ class Parked(BaseException):
         super().__init__(reason, key)
         self.reason, self.key = reason, key
 
+    @property
+    def outcome(self) -> OnHold | Released:
+        """What the attempt comes to."""
+        return OnHold(None, self.reason, self.key)
 
-class BeginAnew(BaseException):
+
+class BeginAnew(Parked):
     """A durable function goes on with another round: its job is queued at once, uncounted."""
+
+    def __init__(self) -> None:
+        super().__init__("round")
+
+    @property
+    def outcome(self) -> OnHold | Released:
+        """What the attempt comes to."""
+        return Released("it begins another round")
 
 
 class Cancelled(BaseException):

@@ -88,6 +88,7 @@ from queue_workflows.errors.workflows import (
 
 __all__ = [
     "AccessRefused",
+    "ChildFailed",
     "ConfigurationError",
     "CostAboveBurst",
     "DatabaseError",
@@ -95,6 +96,7 @@ __all__ = [
     "DocumentError",
     "EmbeddedServerError",
     "EmbeddedSetupError",
+    "EventTimeout",
     "ExitCode",
     "FailedTransaction",
     "FilterRefused",
@@ -115,6 +117,7 @@ __all__ = [
     "ModelLoadFailed",
     "NoDevices",
     "NodeModuleError",
+    "NonDeterminism",
     "OptionsRefused",
     "Orphaned",
     "OtherDatabase",
@@ -136,6 +139,8 @@ __all__ = [
     "SchemaError",
     "SessionsNotKept",
     "SpawnRefused",
+    "StepFailed",
+    "StepTimeout",
     "UnknownHost",
     "UnknownJob",
     "UnknownNode",

@@ -60,9 +60,7 @@ class IngestJob(Claimable, Base):
             unique=True,
             postgresql_where=text("schedule_name IS NOT NULL"),
         ),
-        Index(
-            "ix_ingest_jobs_spawned_by", "spawned_by", postgresql_where=text("spawned_by IS NOT NULL")
-        ),
+        Index("ix_ingest_jobs_spawned_by", "spawned_by", postgresql_where=text("spawned_by IS NOT NULL")),
         *claimable_indexes("ingest_jobs"),
     )
 

@@ -60,7 +60,7 @@ class AsyncDurableContext(DurableBase):
         timeout_s: float | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
-        """Await `fn(*args, **kwargs)`, and store what it came to; another attempt gets that and calls nothing.
+        """Await `fn(*args, **kwargs)`, and store what it came to; another attempt gets that without a call.
 
         What it writes on `await ctx.connection()` happens exactly once, in the transaction that stores its
         result; all else that it does at least once. It is tried `retries` times more, at first after
@@ -72,7 +72,7 @@ class AsyncDurableContext(DurableBase):
         return self._step(call, lambda: _called(fn, args, kwargs), retries, backoff_s, timeout_s)
 
     async def connection(self) -> psycopg.AsyncConnection[Any]:
-        """The connection that stores the step which runs here, in its transaction; never end that yourself."""
+        """The connection that stores the step which runs here; its transaction is not yours to end."""
         connection: psycopg.AsyncConnection[Any] = await current_transaction().begun()
         return connection
 
@@ -123,6 +123,7 @@ class AsyncDurableContext(DurableBase):
     async def begin(self) -> History:
         """Read what is stored."""
         self._running = 0
+        self._main = asyncio.current_task()
         self._changed = asyncio.Event()
         rows = await self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
@@ -233,6 +234,9 @@ class AsyncDurableContext(DurableBase):
 
     async def _gather_one(self, child: Child) -> Any:
         return (await self.gather(child))[0]
+
+    def _is_aside(self) -> bool:
+        return asyncio.current_task() is not self._main
 
     def _over(self) -> None:
         self._running -= 1

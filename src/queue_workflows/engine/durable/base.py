@@ -63,7 +63,7 @@ class DurableBase:
         self._due: list[NewStep] = []
         self._late: list[NewStep] = []
         self._unborn: list[tuple[NewChild, Child]] = []
-        self._parked: BaseException | None = None
+        self._parked: Parked | None = None
         self._has_waited = False
 
     def __getattr__(self, name: str) -> Any:
@@ -135,17 +135,21 @@ class DurableBase:
             checks.readable("name", name)
             if name.startswith(RESERVED):
                 raise PayloadError(f"the name {name!r:.80} begins with {RESERVED}", path="name")
-        return self._history.call(name, kind)
+        return self._history.call(name, kind, aside=self._is_aside())
 
-    def _leave(self, left: BaseException) -> BaseException:
+    def _is_aside(self) -> bool:
+        """Whether what calls runs beside the function itself."""
+        return False
+
+    def _leave(self, left: Parked) -> Parked:
         """Have every further call of the function end as this one does."""
         self._parked = self._parked or left
         return self._parked
 
-    def _parks(self, kind: StepKind, key: str | None) -> BaseException:
+    def _parks(self, kind: StepKind, key: str | None) -> Parked:
         return self._leave(Parked(REASONS[kind], key))
 
-    def _anew(self) -> BaseException:
+    def _anew(self) -> Parked:
         return self._leave(BeginAnew())
 
     @property

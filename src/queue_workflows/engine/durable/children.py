@@ -22,7 +22,7 @@ FindTask: TypeAlias = Callable[[str], Any]
 
 
 class Child:
-    """A spawned job: its `id` once that is known, and its result by `result()`, or `await`ed in async code."""
+    """A spawned job: its `id` once that is known, and its result by `result()`, or `await` in async code."""
 
     def __init__(self, call: Call, gather: Callable[[Child], Any]) -> None:
         self.call = call
@@ -50,7 +50,9 @@ def new_job(
         options.setdefault("queue", known.defaults.get("queue") or queue)
         job: NewIngestJob = known.job(args, **options)
         return job
-    return replace(NewIngestJob(task_name=task, queue=options.pop("queue", None) or queue, args=args), **options)
+    return replace(
+        NewIngestJob(task_name=task, queue=options.pop("queue", None) or queue, args=args), **options
+    )
 
 
 def results_json(ids: Sequence[int], ends: Sequence[ChildEnd]) -> str:

@@ -2,7 +2,7 @@
 
 A step is known by its name and which call of that name it is. So branches that run side by side may come to
 their steps in any order. Code that does one thing after the other comes to them in the order that is stored:
-a new step before all of those were met is another way.
+another one is another way.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class History:
             rows = rows[1:]
         self.is_new = not rows
         self._stored = {row.key: row for row in rows}
+        # In the order of their calls.
         self._unmet = {row.key: row for row in rows}
         self._numbers: Counter[str] = Counter()
         self._position = 0
@@ -56,11 +57,11 @@ class History:
         """How often the function began anew."""
         return self._round
 
-    def call(self, name: str, kind: StepKind) -> Call:
-        """The function comes to a step; in the order of such calls."""
+    def call(self, name: str, kind: StepKind, *, aside: bool = False) -> Call:
+        """The function comes to a step; in the order of such calls, or `aside` in a branch of its own."""
         self._numbers[name] += 1
         self._position += 1
-        beside = self._open > 0
+        beside = aside or self._open > 0
         self._open += 1
         self._is_ordered = self._is_ordered and not beside
         return Call(name, self._numbers[name], self._position, kind, beside)
@@ -73,22 +74,25 @@ class History:
         """What is stored of a call; None for a new one, unless another one was to come."""
         key = (call.name, call.number)
         row = self._stored.get(key)
+        if self._is_ordered and self._unmet and row is not self._next():
+            self._refuse(str(call))
         if row is not None:
             if row.kind is not call.kind:
                 raise NonDeterminism(position=row.position, stored=said(row), called=str(call))
             self._unmet.pop(key, None)
-            return row
-        if self._is_ordered and self._unmet:
-            self._refuse(str(call))
-        return None
+        return row
 
     def close(self) -> None:
         """The function has returned: nothing that is stored may have been left out."""
         if self._unmet:
             self._refuse("its end")
 
+    def _next(self) -> StepRow:
+        """The first step that the function has not come to."""
+        return next(iter(self._unmet.values()))
+
     def _refuse(self, called: str) -> None:
-        first = min(self._unmet.values(), key=lambda row: row.position)
+        first = self._next()
         raise NonDeterminism(position=first.position, stored=said(first), called=called)
 
     def random(self) -> random.Random:

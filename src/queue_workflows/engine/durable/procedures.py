@@ -142,7 +142,8 @@ class Procedures:
                 if ids:
                     repository.adopt(self.name, ids)
                 steps = [
-                    self.step(one.call)._replace(child_id=job_id) for one, job_id in zip(new, ids, strict=True)
+                    self.step(one.call)._replace(child_id=job_id)
+                    for one, job_id in zip(new, ids, strict=True)
                 ]
                 self._steps(conn).store([*steps, *also])
                 there |= {(step.name, step.call): step.child_id for step in steps}

@@ -56,7 +56,7 @@ class DurableContext(DurableBase):
         timeout_s: float | None = None,
         **kwargs: Any,
     ) -> R:
-        """Call `fn(*args, **kwargs)`, and store what it returned; another attempt gets that and calls nothing.
+        """Call `fn(*args, **kwargs)`, and store what it returned; another attempt gets that without a call.
 
         What it writes on `ctx.connection()` happens exactly once, in the transaction that stores its result;
         all else that it does at least once. It is tried `retries` times more, at first after `backoff_s`; a
@@ -85,7 +85,7 @@ class DurableContext(DurableBase):
             self._history.ended()
 
     def connection(self) -> psycopg.Connection[Any]:
-        """The connection that stores the step which runs here, in its transaction; never end that yourself."""
+        """The connection that stores the step which runs here; its transaction is not yours to end."""
         connection: psycopg.Connection[Any] = current_transaction().begun()
         return connection
 
@@ -112,9 +112,7 @@ class DurableContext(DurableBase):
             in_place = left_s <= IN_PLACE_S
             if row is None or not in_place:
                 came = self._run(
-                    self._asks.wait(
-                        Wait(call, delay_s, parks=not in_place, is_first=not self._has_waited)
-                    )
+                    self._asks.wait(Wait(call, delay_s, parks=not in_place, is_first=not self._has_waited))
                 )
                 if came.is_over:
                     return
@@ -143,9 +141,7 @@ class DurableContext(DurableBase):
             row = self._history.stored(call)
             if row is None or row.status is StepStatus.WAITING:
                 self._flush()
-                came = self._run(
-                    self._asks.wait(Wait(call, delay_s, event, is_first=not self._has_waited))
-                )
+                came = self._run(self._asks.wait(Wait(call, delay_s, event, is_first=not self._has_waited)))
                 if not came.is_over:
                     self._has_waited = True
                     raise self._parks(StepKind.EVENT, event)

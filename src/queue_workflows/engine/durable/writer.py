@@ -1,7 +1,7 @@
 """Stores steps: those of all jobs of a worker that have one at the moment share a statement, and its commit.
 
-A job puts its steps down and asks for its turn. Whichever is first writes all that lie there; the others find,
-when it is their turn, that theirs are stored.
+A job puts its steps down and asks for its turn. Whichever is first writes all that lie there; the others
+find, when it is their turn, that theirs are stored.
 """
 
 from __future__ import annotations

@@ -33,13 +33,11 @@ from queue_workflows.engine.execution.invoke_context import invocation
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import (
     Abandoned,
-    BeginAnew,
     Cancelled,
     CancelledOutcome,
     Completed,
     Discard,
     Failed,
-    OnHold,
     Outcome,
     Parked,
     PutAside,
@@ -379,12 +377,8 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return Skipped(redactor.head(str(verdict.reason), ERROR_TEXT), kept)
         case RetryAfter():
             return RetryLater(verdict.delay_s, redactor.head(str(verdict.reason), ERROR_TEXT))
-        case PutAside():
-            return OnHold(verdict.delay_s, verdict.reason, verdict.key)
-        case Parked():
-            return OnHold(None, verdict.reason, verdict.key)
-        case BeginAnew():
-            return Released("it begins another round")
+        case PutAside() | Parked():
+            return verdict.outcome
         case Cancelled():
             return CancelledOutcome(redactor.head(str(verdict), ERROR_TEXT))
         case asyncio.CancelledError() if ctx.stopping is not None:
@@ -401,7 +395,7 @@ def _verdict_in(exc: BaseException) -> BaseException:
         return exc
     leaves = _leaves(exc)
     for leaf in leaves:
-        if isinstance(leaf, Parked | BeginAnew):
+        if isinstance(leaf, Parked):
             return leaf
     later = [leaf for leaf in leaves if isinstance(leaf, RetryAfter)]
     if len(later) == len(leaves):

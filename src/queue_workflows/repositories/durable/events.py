@@ -71,7 +71,9 @@ class EventRepository:
 def event_name(name: str) -> str:
     """What an event may be called."""
     if check.readable("name", name).startswith(RESERVED):
-        raise PayloadError(f"the event {name!r:.80} begins with {RESERVED}, as only the engine's do", path="name")
+        raise PayloadError(
+            f"the event {name!r:.80} begins with {RESERVED}, as only the engine's do", path="name"
+        )
     return name
 
 

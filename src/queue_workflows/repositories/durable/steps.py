@@ -29,8 +29,8 @@ WHERE job_family = %(family)s::text AND job_id = %(job_id)s::bigint
 ORDER BY position, name, call
 """
 # given: a row for each step, of any jobs. held: those of attempts that hold their jobs; no row is locked, as
-# the key of a step decides. stored: what was not there, or waited. A step without a row in the answer is of an attempt
-# that holds its job no more.
+# the key of a step decides. stored: what was not there, or waited. A step without a row in the answer is of
+# an attempt that holds its job no more.
 STORE: Final = per_family(
     """
 WITH given AS MATERIALIZED (

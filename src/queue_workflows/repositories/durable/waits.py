@@ -25,11 +25,11 @@ CHILDREN: Final = "children"
 PARKED: Final = (ASLEEP, EVENT, CHILDREN)
 # The class of the locks of names; beside those of wakes and sweeps, 7714 and 7715.
 _LOCK: Final = "7716, hashtext(%(waits_for)s::text)"
-LOCK_NAME: Final = f"SELECT pg_advisory_xact_lock({_LOCK}) IS NULL"  # noqa: S608 - of our own
+LOCK_NAME: Final = f"SELECT pg_advisory_xact_lock({_LOCK}) IS NULL"
 # held: the job, locked, so that a wake comes before this or after it. event: the first of that name, if it
 # came in time. wait: as it is stored, when the function has come to it before. stored: that it waits, or what
-# it has got. parked: the job's time, while it still runs. A wait that goes on need not be on disk at once: the
-# end of the attempt, which comes after it, will be.
+# it has got. parked: the job's time, while it still runs. A wait that goes on need not be on disk at once, as
+# the end of the attempt, which comes after it, will be.
 WAIT: Final = per_family(
     """
 WITH held AS MATERIALIZED (
