@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from queue_workflows.engine.registry.ingest_task import IngestTask
-from queue_workflows.engine.registry.tasks import ingest_task
+from queue_workflows.engine.registry.tasks import current_tasks, ingest_task
 from queue_workflows.errors import ChildFailed
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.durable.events import EventRepository, emit_event
@@ -247,3 +247,45 @@ def test_an_endless_loop_begins_anew_with_other_arguments(conn: psycopg.Connecti
         ("qwf:round", {"round": 2, "args": {"done": 2}}),
         ("count", 3),
     ]
+
+
+def test_a_cancel_reaches_the_children(conn: psycopg.Connection):
+    """And theirs; a child that is over stays as it is."""
+    job = parent.enqueue({"of": [1, 2, 3]}, conn=conn)
+    drain(conn=conn, queues=["fetch"])
+    jobs = IngestJobRepository(conn)
+    children = [
+        row[0]
+        for row in conn.execute(
+            "SELECT id FROM ingest_jobs WHERE spawned_by IS NOT NULL ORDER BY id"
+        ).fetchall()
+    ]
+    grandchild = square.enqueue({"n": 1}, conn=conn).id
+    conn.execute(
+        "UPDATE ingest_jobs SET spawned_by = %s WHERE id = %s", [f"ingest:{children[1]}", grandchild]
+    )
+    conn.execute(
+        "UPDATE ingest_jobs SET status = 'completed', finished_at = now() WHERE id = %s", [children[0]]
+    )
+    jobs.cancel(job.id, actor="test", reason="enough")
+    ids = [job.id, *children, grandchild]
+    assert [row_of(conn, one).status for one in ids] == ["cancelled", "completed", *["cancelled"] * 3]
+    assert drain(conn=conn) == []
+
+
+def test_a_job_that_is_cancelled_spawns_nothing(conn: psycopg.Connection):
+    """Nobody would cancel what it spawned after that."""
+
+    def cancel() -> None:
+        IngestJobRepository(conn).cancel(job.id)
+
+    tasks = current_tasks()
+
+    def late(reason: str | None, args: dict[str, Any], *, ctx: Any) -> None:
+        ctx.step("cancel", cancel)
+        ctx.spawn(square, {"n": 1})
+
+    job = tasks.register("late", late, queue="fetch", durable=True).enqueue({}, conn=conn)
+    (outcome,) = drain(conn=conn)
+    assert outcome.status == "cancelled"
+    assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (1,)

@@ -1,4 +1,4 @@
-"""Durable functions: tasks whose steps are stored, so that another attempt goes on where the last one was.
+"""Durable functions: tasks that store their steps, so that another attempt goes on where the last one was.
 
     function ──calls──> a context, of sync or of async code
     context  ──────────> history   what is stored, and which call is which step

@@ -27,7 +27,7 @@ def version_name(name: str, version: str) -> str:
 def durable_work(
     work: Work, *, name: str, version: str | None, older: Mapping[str, Work], find: FindTask
 ) -> Work:
-    """Work whose steps are stored; `older` are the versions that jobs in flight go on with."""
+    """Work that stores its steps; `older` are the versions that jobs in flight go on with."""
 
     def chosen(history: History) -> Work:
         began = history.version

@@ -11,6 +11,7 @@ import psycopg
 from queue_workflows.engine.durable.history import Call
 from queue_workflows.engine.durable.writer import StepWriter
 from queue_workflows.engine.limits.wait_loop import Ask, Procedure
+from queue_workflows.engine.outcomes import Cancelled
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.durable.children import ChildEnd, ChildRepository
 from queue_workflows.repositories.durable.steps import NewStep, StepRepository, StepRow, Stored
@@ -133,8 +134,11 @@ class Procedures:
         def ask(conn: psycopg.Connection[Any]) -> dict[Call, int] | None:
             with conn.transaction():
                 repository = ChildRepository(conn)
-                if not repository.hold(self._family, self._job.fence):
+                cancelled = repository.hold(self._family, self._job.fence)
+                if cancelled is None:
                     return None
+                if cancelled:
+                    raise Cancelled("this job was cancelled")
                 # Asked twice, as the answer to the first may have been lost.
                 there = {row.key: row.child_id for row in self._steps(conn).stored(self._job.id)}
                 new = [one for one in children if (one.call.name, one.call.number) not in there]
@@ -161,7 +165,7 @@ class Procedures:
             with conn.transaction():
                 repository = ChildRepository(conn)
                 # Held before the look: an end that comes after it finds that the job waits.
-                if not repository.hold(self._family, self._job.fence):
+                if repository.hold(self._family, self._job.fence) is None:
                     return None, False
                 ends = repository.ends(self.name, ids)
                 if all(end.status in JOB_TERMINAL for end in ends.values()):

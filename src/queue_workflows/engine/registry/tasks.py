@@ -86,7 +86,7 @@ class TaskRegistry:
         as well if its worker dies after the function began: only an operator's retry begins it again.
         With `survives_outage` its jobs run on while their lease cannot be renewed, though another worker may
         begin them meanwhile. With `unique` no job is enqueued where one like it waits or runs. What is
-        `durable` has a `ctx` whose steps are stored, and goes on with the `version` that it began under:
+        `durable` has a `ctx` that stores steps, and goes on with the `version` that it began under:
         `versions` are the functions of those before this one. A taken name is refused, unless it is the same
         function, imported again.
         """

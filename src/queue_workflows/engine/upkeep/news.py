@@ -1,4 +1,4 @@
-"""Events that were emitted, and children that have ended: whoever waits for them is due."""
+"""Events that were emitted, and children that have ended: what waits for them is due."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from json import loads
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from queue_workflows.repositories.sql.families import per_family
 from queue_workflows.states import JobStatus
 
 HOLD: Final = per_family(
-    "SELECT job.id FROM {table} AS job WHERE {fenced} FOR NO KEY UPDATE",
+    "SELECT job.cancel_requested_at IS NOT NULL FROM {table} AS job WHERE {fenced} FOR NO KEY UPDATE",
     fenced=FENCED,
 )
 # A job that was there before, by its key, may be another one's child: that one is told of its end.
@@ -26,18 +26,6 @@ RETURNING id
 ENDS: Final = """
 SELECT id, status, result::text, (errors -> -1)::text, spawned_by IS NOT DISTINCT FROM %(parent)s::text
 FROM ingest_jobs WHERE id = ANY (%(ids)s::bigint[])
-"""
-# below: the children of these jobs, and theirs, as far as they are not over.
-OPEN_BELOW: Final = """
-WITH RECURSIVE below AS (
-    SELECT id, 1 AS depth FROM ingest_jobs
-    WHERE spawned_by = ANY (%(parents)s::text[]) AND spawned_by IS NOT NULL AND finished_at IS NULL
-    UNION
-    SELECT child.id, below.depth + 1 FROM below
-    JOIN ingest_jobs AS child ON child.spawned_by = 'ingest:' || below.id
-    WHERE child.finished_at IS NULL AND below.depth < 1000
-)
-SELECT DISTINCT id FROM below ORDER BY id
 """
 
 
@@ -57,9 +45,13 @@ class ChildRepository:
     def __init__(self, conn: Handle | AsyncHandle) -> None:
         self._sql = Statements(conn, "ingest_jobs")
 
-    def hold(self, family: str, fence: Fence) -> bool:
-        """Keep the job from others until the transaction ends; whether the attempt still holds it."""
-        return bool(self._sql.rows(HOLD[family], fence._asdict()))
+    def hold(self, family: str, fence: Fence) -> bool | None:
+        """Keep the job from others until the transaction ends; None if the attempt holds it no more.
+
+        Whether it is cancelled: what it spawns then, nobody would cancel.
+        """
+        rows = self._sql.rows(HOLD[family], fence._asdict())
+        return bool(rows[0][0]) if rows else None
 
     def adopt(self, parent: str, ids: Iterable[int]) -> None:
         """Have the ends of these jobs told to their parent."""
@@ -71,10 +63,6 @@ class ChildRepository:
         return {
             row[0]: ChildEnd(row[0], JobStatus(row[1]), _read(row[2]), _read(row[3]), row[4]) for row in rows
         }
-
-    def open_below(self, parents: Sequence[str]) -> list[int]:
-        """The jobs that these have spawned, and those that these have, as far as they are not over."""
-        return [job_id for (job_id,) in self._sql.rows(OPEN_BELOW, {"parents": list(parents)})]
 
 
 def _read(text: str | None) -> Any:

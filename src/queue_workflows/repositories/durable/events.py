@@ -25,16 +25,6 @@ WHERE name NOT LIKE 'qwf:%%' AND COALESCE(name = %(name)s::text, true) AND id > 
 ORDER BY id
 LIMIT %(limit)s::bigint
 """
-PRUNE: Final = """
-WITH old AS MATERIALIZED (
-    SELECT id FROM durable_events
-    WHERE emitted_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
-    ORDER BY emitted_at
-    LIMIT 2000
-    FOR UPDATE SKIP LOCKED
-)
-DELETE FROM durable_events WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
-"""
 
 
 class KeptEvent(NamedTuple):
@@ -62,10 +52,6 @@ class EventRepository:
         """Events that nobody has taken, the oldest first."""
         rows = self._sql.rows(LIST, {"name": name, "after": after, "limit": limit})
         return [KeptEvent(row[0], row[1], None if row[2] is None else loads(row[2]), row[3]) for row in rows]
-
-    def prune(self, *, kept_s: float) -> int:
-        """Delete events that nobody has taken for so long, a few thousand at a time; how many."""
-        return len(self._sql.rows(PRUNE, {"kept_s": kept_s}))
 
 
 def event_name(name: str) -> str:
