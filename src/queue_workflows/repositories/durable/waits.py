@@ -27,8 +27,8 @@ PARKED: Final = (ASLEEP, EVENT, CHILDREN)
 _LOCK: Final = "7716, hashtext(%(waits_for)s::text)"
 LOCK_NAME: Final = f"SELECT pg_advisory_xact_lock({_LOCK}) IS NULL"
 # held: the job, locked, so that a wake comes before this or after it. event: the first of that name, if it
-# came in time. wait: as it is stored, when the function has come to it before. stored: that it waits, or what
-# it has got. parked: the job's time, while it still runs. A wait that goes on need not be on disk at once, as
+# came in time. wait: as it is stored, when the function has come to it before. taken: it is nobody else's. came:
+# what there is. stored: that it waits, or what it has got. parked: the job's time, while it still runs. A wait that goes on need not be on disk at once, as
 # the end of the attempt, which comes after it, will be.
 WAIT: Final = per_family(
     """
