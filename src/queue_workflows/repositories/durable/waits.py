@@ -26,35 +26,36 @@ PARKED: Final = (ASLEEP, EVENT, CHILDREN)
 # The class of the locks of names; beside those of wakes and sweeps, 7714 and 7715.
 _LOCK: Final = "7716, hashtext(%(waits_for)s::text)"
 LOCK_NAME: Final = f"SELECT pg_advisory_xact_lock({_LOCK}) IS NULL"
-# held: the job, locked, so that a wake comes before this or after it. event: the first of that name, if it
-# came in time. wait: as it is stored, when the function has come to it before. taken: it is nobody else's. came:
-# what there is. stored: that it waits, or what it has got. parked: the job's time, while it still runs. A wait that goes on need not be on disk at once, as
-# the end of the attempt, which comes after it, will be.
+# held: the job, locked, so that a wake comes before this or after it. there: the wait, as it is stored by now.
+# wait: until when, and what it has come to if it was asked about before and the answer was lost. event: the
+# first of that name, if it came in time. taken: it is nobody else's. came: what the wait has come to. stored:
+# that, or that it waits. parked: the job's time, while it still runs. A wait that goes on need not be on disk
+# at once, as the end of the attempt, which comes after it, will be.
 WAIT: Final = per_family(
     """
 WITH held AS MATERIALIZED (
     SELECT job.id FROM {table} AS job WHERE {fenced} FOR NO KEY UPDATE
+), there AS MATERIALIZED (
+    SELECT status, result, wake_at FROM durable_steps
+    WHERE job_family = '{name}' AND job_id = %(job_id)s::bigint AND name = %(name)s::text
+        AND call = %(call)s::integer
 ), wait AS MATERIALIZED (
     SELECT COALESCE(
-        (
-            SELECT wake_at FROM durable_steps
-            WHERE job_family = '{name}' AND job_id = %(job_id)s::bigint AND name = %(name)s::text
-                AND call = %(call)s::integer
-        ),
-        statement_timestamp() + make_interval(secs => %(delay_s)s::float8)
-    ) AS until
+        (SELECT wake_at FROM there), statement_timestamp() + make_interval(secs => %(delay_s)s::float8)
+    ) AS until, (SELECT result FROM there WHERE status = 'done') AS had
     FROM held
 ), event AS MATERIALIZED (
     SELECT event.id, event.payload FROM durable_events AS event, wait
-    WHERE event.name = %(waits_for)s::text AND %(kind)s::text = 'event'
+    WHERE event.name = %(waits_for)s::text AND %(kind)s::text = 'event' AND wait.had IS NULL
         AND COALESCE(event.emitted_at <= wait.until, true)
     ORDER BY event.id
     LIMIT 1
 ), taken AS (
     DELETE FROM durable_events WHERE id = (SELECT id FROM event) RETURNING payload
 ), came AS MATERIALIZED (
-    SELECT until, EXISTS (SELECT FROM taken) AS by_event,
-        COALESCE(until <= statement_timestamp(), false) AS by_time, (SELECT payload FROM taken) AS payload
+    SELECT until, EXISTS (SELECT FROM taken) OR COALESCE(had ? 'payload', false) AS by_event,
+        COALESCE(until <= statement_timestamp(), false) OR had IS NOT NULL AS by_time,
+        COALESCE((SELECT payload FROM taken), had -> 'payload') AS payload
     FROM wait
 ), stored AS (
     INSERT INTO durable_steps AS step (job_family, job_id, name, call, position, kind, status, beside, result,
