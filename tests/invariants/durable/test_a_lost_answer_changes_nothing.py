@@ -1,4 +1,4 @@
-"""Each question of a durable function is done, its answer is lost, and it is asked again: nothing is done twice."""
+"""Each question of a durable function is answered, the answer is lost, and it is asked again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event and a wait for it that neither sees of the other, as both are under way: it is woken all the same."""
+"""An event and a wait for it, neither of which sees the other, as both are under way: it is woken."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def conn(qwf_configured: str) -> Iterator[psycopg.Connection]:
 def blocked_backends(conn: psycopg.Connection) -> int:
     """How many sessions wait for a lock of a name, or of a row."""
     row = conn.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
     ).fetchone()
     assert row is not None
     return int(row[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -104,40 +103,43 @@ class Processes:
         return int(self._count.value)
 
 
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _until_sent(asking: Any) -> Any:
+    """Ask, and die as soon as the statement is on its way."""
+    with suppress(StopIteration):
+        awaited = next(asking)
+        while awaited != WAIT_R:
+            awaited = asking.send((yield awaited))
+    _die()
+
+
 def _work(dsn: str, kill: Kill | None, count: Synchronized[int]) -> None:
-    wait = psycopg.Connection.wait
-    wait_async = psycopg.AsyncConnection.wait
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def until_sent(asking: Iterator[Any]) -> Any:
-        with suppress(StopIteration):
-            awaited = next(asking)
-            while awaited != WAIT_R:
-                awaited = asking.send((yield awaited))  # type: ignore[attr-defined]
-        die()
+    wait, wait_async = psycopg.Connection.wait, psycopg.AsyncConnection.wait
 
     def mortal(asking: Any) -> tuple[Any, bool]:
+        """What to ask, and whether to die after it."""
         count.value += 1
         if kill is None or count.value != kill.statement:
             return asking, False
         if kill.moment == "before":
-            die()
-        return (until_sent(asking), False) if kill.moment == "at" else (asking, True)
+            _die()
+        return (_until_sent(asking), False) if kill.moment == "at" else (asking, True)
 
     def waiting(self: Any, asking: Any, *args: Any, **options: Any) -> Any:
         asking, dies = mortal(asking)
         answer = wait(self, asking, *args, **options)
         if dies:
-            die()
+            _die()
         return answer
 
     async def waiting_async(self: Any, asking: Any, *args: Any, **options: Any) -> Any:
         asking, dies = mortal(asking)
         answer = await wait_async(self, asking, *args, **options)
         if dies:
-            die()
+            _die()
         return answer
 
     with configured_database(dsn), psycopg.connect(dsn, autocommit=True) as connection:

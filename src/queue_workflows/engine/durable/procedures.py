@@ -59,7 +59,8 @@ class Procedures:
         """What is stored of the job; nothing can be in its first attempt."""
         if self._job.attempt <= 1:
             return []
-        return (yield Ask(lambda conn: self._steps(conn).stored(self._job.id)))
+        rows: list[StepRow] = yield Ask(lambda conn: self._steps(conn).stored(self._job.id))
+        return rows
 
     def step(
         self,

@@ -251,7 +251,7 @@ class DurableContext(DurableBase):
         # An attempt before this one has stored it since, or the answer to our own question was lost.
         transaction.roll_back()
         row = self._run(self._asks.row_of(call))
-        return value if row is None else replayed(row)  # type: ignore[no-any-return]
+        return value if row is None else replayed(row)
 
 
 def _within(timeout_s: float, fn: Callable[[], R], name: str) -> R:

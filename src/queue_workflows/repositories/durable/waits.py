@@ -26,7 +26,7 @@ PARKED: Final = (ASLEEP, EVENT, CHILDREN)
 # The class of the locks of names; beside those of wakes and sweeps, 7714 and 7715.
 _LOCK: Final = "7716, hashtext(%(waits_for)s::text)"
 LOCK_NAME: Final = f"SELECT pg_advisory_xact_lock({_LOCK}) IS NULL"
-# held: the job, locked, so that a wake comes before this or after it. there: the wait, as it is stored by now.
+# held: the job, locked, so that a wake comes before this or after it. there: the wait as it is stored by now.
 # wait: until when, and what it has come to if it was asked about before and the answer was lost. event: the
 # first of that name, if it came in time. taken: it is nobody else's. came: what the wait has come to. stored:
 # that, or that it waits. parked: the job's time, while it still runs. A wait that goes on need not be on disk
@@ -203,7 +203,7 @@ class NewsRepository:
 
     def news(self) -> dict[int, str]:
         """Events by their ids of which nobody was told, at most 500, held until the transaction ends."""
-        return dict(self._sql.rows(NEWS, {}))
+        return {row[0]: row[1] for row in self._sql.rows(NEWS, {})}
 
     def wake(self, names: Sequence[str]) -> int:
         """Have those that wait for these names due now; how many."""

@@ -6,6 +6,7 @@ the sweeps; which workers may work and what keeps them from it, by the words in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -15,6 +16,7 @@ from queue_workflows.models import (
     AuditLog,
     Binary,
     ConcurrencyLimit,
+    DurableStep,
     IngestJob,
     LimitSlot,
     WorkerControl,
@@ -25,6 +27,8 @@ from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.claims.by_host_lock import ALL_HOLDERS, LockHolder, keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.durable.listing import OPEN_CHILDREN, STEPS, OpenChildren, steps_of
+from queue_workflows.repositories.durable.waits import CHILDREN
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
@@ -154,6 +158,9 @@ class Circumstances:
     lock_holders: list[LockHolder]
     # Which workers know its task or module, of a job that waits.
     knowing: KnowingWorkers | None = None
+    # What is stored of a durable function, and the children that it waits for.
+    steps: Sequence[DurableStep] = ()
+    children: OpenChildren | None = None
 
 
 def name_to_know(job: Job) -> str | None:
@@ -187,6 +194,9 @@ class ExplainingRepository:
         if job is None:
             return None
         reads, params = _judged(family, job)
+        reads, params = reads | {"steps": STEPS}, params | {"family": family.name}
+        if job.hold_reason == CHILDREN:
+            reads = reads | {"children": OPEN_CHILDREN}
         if (name := name_to_know(job)) is not None:
             reads = reads | {"knowing": WHICH_KNOW}
             params = params | {
@@ -222,6 +232,8 @@ class ExplainingRepository:
             asked_before=asked_before,
             asked_of_queue=asked_of_queue,
             lock_holders=lock_holders,
+            steps=steps_of(read["steps"]),
+            children=OpenChildren(*read["children"][0]) if "children" in read else None,
             knowing=next(iter(KnowingWorkers.by_name(read.get("knowing", ())).values()), None),
         )
 
