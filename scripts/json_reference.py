@@ -40,6 +40,7 @@ VIEWS: Final = {
     "audit": "audit:json_of",
     "binaries list": "hooks.binaries:json_of",
     "doctor": "doctor:json_of",
+    "event list": "jobs.steps:json_of_events",
     "explain JOB": "jobs.explain:json_of",
     "explain RUN": "runs.explain:json_of",
     "hooks list": "hooks.scripts:json_of",
@@ -215,6 +216,8 @@ TYPES: Final[dict[str, Callable[[], Any]]] = {
 _COUNT, _TEXT, _YES = 1, "text", True
 _CAP: Final = {"key": _TEXT, "max_slots": _COUNT, "was": _COUNT, "let_out": _COUNT}
 WRITTEN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "event emit": ("jobs/event", {"id": _COUNT, "event": _TEXT}),
+    "job fork": ("jobs/job", {"job": _TEXT}),
     "hooks run": ("hooks/hooks", {"run": _TEXT, "created": _YES, "hooks": _COUNT}),
     "job cancel --dry-run": ("jobs/job", {"matched": _COUNT, "dry_run": _YES, "left_alone": _COUNT}),
     "limits clear": ("operations/limits", _CAP),

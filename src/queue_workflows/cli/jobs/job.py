@@ -199,7 +199,7 @@ def _show_steps(found: stored.StoredJob) -> None:
 def fork(
     invocation: Invocation, *, job_name: str, step: str, actor: str, reason: str | None, as_json: bool
 ) -> None:
-    """Begin a copy of JOB, a durable function, at STEP: the steps before that are taken as they are stored."""
+    """Begin a copy of JOB, a durable function, at STEP; what is stored of the steps before is taken."""
     with operators_connection(invocation) as connection:
         family, job_id = job_named(connection, job_name)
         made = steps.fork(connection, family, job_id, step, actor=actor, reason=reason)

@@ -8,7 +8,7 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
 # made: as the job was enqueued, without a key that is taken, and as if it had been tried, so that its first
-# attempt reads what is stored. copied: the steps before the one that it begins at. logged: by whom, and of
+# attempt reads what is stored. copied: the steps before the one that it begins at. logged: the actor, and of
 # what it is a copy.
 FORK: Final = """
 WITH made AS (
