@@ -11,10 +11,12 @@ import pytest
 from support.processes.workers import until
 
 from queue_workflows.engine.registry.tasks import ingest_task
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.durable.steps import NewStep, StepRepository
 from queue_workflows.repositories.sql.claimed_job import Fence
+from queue_workflows.settings import Settings
 from queue_workflows.states import StepKind
 from queue_workflows.testing import drain
 
@@ -72,10 +74,12 @@ def test_an_attempt_with_a_lapsed_lease_stores_nothing(conn: psycopg.Connection,
     zombie.start()
     AT_THE_GATE.wait()
     lapse(conn)
-    drain(conn=conn)
+    sweep(conn, Settings(), recovered_s=None)
     GATE_OPENS.set()
     zombie.join()
     assert len(ends) == 1
+    assert StepRepository(conn, "ingest").stored(job) == []
+    drain(conn=conn)
     row = IngestJobRepository(conn).fetch(job)
     assert row is not None
     assert (row.status, row.result) == ("completed", 2)
