@@ -106,6 +106,13 @@ _NAMED: Mapping[str, Mapping[str, str]] = {
         "Queue {which} jobs that were on hold": "claims.sweep:PROMOTE_HELD",
         "Let {which} jobs out of the lanes of their keys": "limits.lanes:ADMIT",
     },
+    "Durable functions": {
+        "The steps that are stored of a job": "durable.steps:STORED",
+        "Store steps of {which} jobs": "durable.steps:STORE",
+        "Have a {which} job wait, or take its event": "durable.waits:WAIT",
+        "Events and ends of which nobody was told": "durable.waits:NEWS",
+        "Wake {which} jobs by these": "durable.waits:WAKE",
+    },
     "Dispatch": {
         "Which runs have something to do": "runs.outbox:FIND_RUNS",
         "Which runs are to begin": "runs.outbox:FIND_QUEUED",

@@ -7,7 +7,7 @@ REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, queue_schema_version,
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, durable_steps, durable_events, queue_schema_version,
     ingest_jobs_history, history_modes
 FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON ingest_jobs_and_history FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
@@ -33,7 +33,7 @@ GRANT SELECT ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, ingest_jobs_history, ingest_jobs_and_history,
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, durable_steps, durable_events, ingest_jobs_history, ingest_jobs_and_history,
     history_modes
 TO qwf_reader;
 
@@ -48,6 +48,8 @@ GRANT INSERT (
     limit_key, hold_reason, hold_key, timeout_s, stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once
 ), SELECT (id, task_name, dedupe_key, position) ON ingest_jobs TO qwf_producer;
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
+-- It may emit an event, and see none.
+GRANT INSERT (name, payload), SELECT (id) ON durable_events TO qwf_producer;
 -- By one call of SQL, with these rights of the caller's own.
 GRANT EXECUTE ON FUNCTION qwf_enqueue(text, text, jsonb, jsonb) TO qwf_producer;
 -- Whether one like it waits or runs it learns, as an id, from a function that looks for it, and changes one that waits.
@@ -104,6 +106,9 @@ GRANT SELECT, INSERT, UPDATE (warning) ON hook_records TO qwf_worker;
 GRANT INSERT (
     parent_run_id, parent_node_job_id, depth, capped_by, hold_reason, set_up_by, pinned_host
 ) ON workflow_runs TO qwf_worker;
+-- What durable functions did and wait for, and the events that they take. One that spawns needs qwf_producer as well.
+GRANT SELECT, INSERT, UPDATE, DELETE ON durable_steps, durable_events TO qwf_worker;
+GRANT UPDATE (spawned_by) ON ingest_jobs TO qwf_worker;
 -- What its code knows, and which versions of the app knew a task before.
 GRANT SELECT, INSERT, UPDATE, DELETE ON worker_code TO qwf_worker;
 -- What models took of its device.
@@ -134,7 +139,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
     app_declarations, limit_declarations, task_declarations, adapted_limits, schedules, hook_records, machines, binaries,
-    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks
+    host_hardware, host_hardware_history, worker_code, model_memory, retention_marks, durable_steps, durable_events
 TO qwf_orchestrator;
 -- What is over may lie by months: it reads there, and moves, brings back and drops by functions with their owner's
 -- rights, as to make and drop a month is to make and drop a table.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         set_workflow_provider,
     )
     from queue_workflows.db.connections.own import aconnect, connect
+    from queue_workflows.engine.durable.async_context import AsyncDurableContext
+    from queue_workflows.engine.durable.sync_context import DurableContext
     from queue_workflows.engine.execution.context import JobContext
     from queue_workflows.engine.execution.log_fields import JobLogFilter
     from queue_workflows.engine.limits.web_host_key import host_key
@@ -52,10 +54,12 @@ if TYPE_CHECKING:
     from queue_workflows.engine.watch.run_view import RunOverview
     from queue_workflows.engine.watch.wait_for import wait_for
     from queue_workflows.errors import (
+        ChildFailed,
         ConfigurationError,
         CostAboveBurst,
         DatabaseError,
         DocumentError,
+        EventTimeout,
         HookError,
         JobCancelled,
         JobFailed,
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
         LockHeld,
         LockUnusable,
         ModelLoadFailed,
+        NonDeterminism,
         PayloadError,
         QwfError,
         RefError,
@@ -72,6 +77,8 @@ if TYPE_CHECKING:
         RunNotCompleted,
         RunRefused,
         SchemaError,
+        StepFailed,
+        StepTimeout,
         UnknownJob,
         UnknownNode,
         UnknownRate,
@@ -117,6 +124,7 @@ if TYPE_CHECKING:
         enqueue_ingest_job,
         enqueue_many,
     )
+    from queue_workflows.repositories.durable.events import aemit_event, emit_event
     from queue_workflows.settings.declared_limits import Adaptive, Rate
     from queue_workflows.workflow.document.load import Document, load_document
 
@@ -124,8 +132,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adaptive",
+    "AsyncDurableContext",
     "BinaryRepository",
     "Cancelled",
+    "ChildFailed",
     "ConfigurationError",
     "CostAboveBurst",
     "DatabaseError",
@@ -133,7 +143,9 @@ __all__ = [
     "DispatchEventRepository",
     "Document",
     "DocumentError",
+    "DurableContext",
     "Enqueued",
+    "EventTimeout",
     "FinishedRun",
     "Hardened",
     "HeartbeatRepository",
@@ -161,6 +173,7 @@ __all__ = [
     "NewIngestJob",
     "NewNodeJob",
     "NodeJobRepository",
+    "NonDeterminism",
     "ParentNode",
     "PayloadError",
     "QueueSnapshot",
@@ -182,6 +195,8 @@ __all__ = [
     "SchemaError",
     "Skip",
     "StartedRun",
+    "StepFailed",
+    "StepTimeout",
     "TornDown",
     "Unique",
     "UnknownJob",
@@ -200,6 +215,7 @@ __all__ = [
     "acancel_run",
     "acancel_runs",
     "aconnect",
+    "aemit_event",
     "aenqueue_ingest_job",
     "aenqueue_many",
     "aingest_snapshot",
@@ -216,6 +232,7 @@ __all__ = [
     "connect",
     "db",
     "discover_hooks",
+    "emit_event",
     "enqueue_ingest_job",
     "enqueue_many",
     "extract_step",
@@ -260,10 +277,12 @@ _HOMES: Final = {
         "set_workflow_provider",
     ),
     "errors": (
+        "ChildFailed",
         "ConfigurationError",
         "CostAboveBurst",
         "DatabaseError",
         "DocumentError",
+        "EventTimeout",
         "HookError",
         "JobCancelled",
         "JobFailed",
@@ -272,6 +291,7 @@ _HOMES: Final = {
         "LockHeld",
         "LockUnusable",
         "ModelLoadFailed",
+        "NonDeterminism",
         "PayloadError",
         "QwfError",
         "RefError",
@@ -280,6 +300,8 @@ _HOMES: Final = {
         "RunNotCompleted",
         "RunRefused",
         "SchemaError",
+        "StepFailed",
+        "StepTimeout",
         "UnknownJob",
         "UnknownNode",
         "UnknownRate",
@@ -300,6 +322,8 @@ _HOMES: Final = {
     "host.janitor.resources": ("ResourceKind", "register_resource_kind"),
     "host.directories.workspaces": ("Workspace", "workspace"),
     "db.connections.own": ("aconnect", "connect"),
+    "engine.durable.async_context": ("AsyncDurableContext",),
+    "engine.durable.sync_context": ("DurableContext",),
     "engine.execution.context": ("JobContext",),
     "engine.execution.log_fields": ("JobLogFilter",),
     "engine.limits.web_host_key": ("host_key",),
@@ -348,6 +372,7 @@ _HOMES: Final = {
         "enqueue_ingest_job",
         "enqueue_many",
     ),
+    "repositories.durable.events": ("aemit_event", "emit_event"),
     "settings.declared_limits": ("Adaptive", "Rate"),
     "workflow.document.load": ("Document", "load_document"),
 }

@@ -91,6 +91,26 @@ class CatchUp(StrEnum):
     ALL = "all"
 
 
+class StepKind(StrEnum):
+    """What a stored step of a durable function was."""
+
+    STEP = "step"
+    SLEEP = "sleep"
+    EVENT = "event"
+    CHILD = "child"
+    CHILDREN = "children"
+    NOW = "now"
+    ROUND = "round"
+
+
+class StepStatus(StrEnum):
+    """A step that is stored has come to its result or its error; only a wait is stored before it is over."""
+
+    DONE = "done"
+    FAILED = "failed"
+    WAITING = "waiting"
+
+
 class BinaryStatus(StrEnum):
     """A binary that a plugin needs on one machine."""
 

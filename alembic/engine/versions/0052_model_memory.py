@@ -7,7 +7,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0052"
-down_revision = "0045"
+down_revision = "0049"
 branch_labels = None
 depends_on = None
 

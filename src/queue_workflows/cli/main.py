@@ -60,6 +60,9 @@ ENTRIES: Final = {
         "queue_workflows.cli.queues.queue:queue", "Fill the queues, see how they move, work on one, pause it."
     ),
     "job": Entry("queue_workflows.cli.jobs.job:job", "List, show, cancel and retry jobs; group what failed."),
+    "event": Entry(
+        "queue_workflows.cli.jobs.event:event", "Emit events for durable functions, and list what is left."
+    ),
     "run": Entry("queue_workflows.cli.runs.run:run", "Workflow documents and their runs."),
     "explain": Entry(
         "queue_workflows.cli.jobs.explain:explain", "Say why a job does not run, or how it ended."

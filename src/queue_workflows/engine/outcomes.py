@@ -93,6 +93,39 @@ class PutAside(Exception):
         super().__init__(reason, key)
         self.reason, self.key, self.delay_s = reason, key, delay_s
 
+    @property
+    def outcome(self) -> OnHold:
+        """What the attempt comes to."""
+        return OnHold(self.delay_s, self.reason, self.key)
+
+
+class Parked(BaseException):
+    """A durable function waits: its job is on hold for what `reason` and `key` say, until its `run_at`.
+
+    No `Exception`, so that the function's own `except Exception` does not take it for a failure.
+    """
+
+    def __init__(self, reason: str, key: str | None = None) -> None:
+        super().__init__(reason, key)
+        self.reason, self.key = reason, key
+
+    @property
+    def outcome(self) -> OnHold | Released:
+        """What the attempt comes to."""
+        return OnHold(None, self.reason, self.key)
+
+
+class BeginAnew(Parked):
+    """A durable function goes on with another round: its job is queued at once, uncounted."""
+
+    def __init__(self) -> None:
+        super().__init__("round")
+
+    @property
+    def outcome(self) -> OnHold | Released:
+        """What the attempt comes to."""
+        return Released("it begins another round")
+
 
 class Cancelled(BaseException):
     """Raised by `ctx.raise_if_cancelled()` and `ctx.sleep()` when this attempt has to stop.
@@ -149,9 +182,9 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """The job waits for something, at most for so long; uncounted."""
+    """The job waits for something, at most for so long, or until its `run_at` as it is; uncounted."""
 
-    delay_s: float
+    delay_s: float | None
     reason: str
     key: str | None
 

@@ -34,6 +34,13 @@ from queue_workflows.errors.database import (
     UnsupportedServer,
     UnusableConnection,
 )
+from queue_workflows.errors.durable import (
+    ChildFailed,
+    EventTimeout,
+    NonDeterminism,
+    StepFailed,
+    StepTimeout,
+)
 from queue_workflows.errors.jobs import (
     CostAboveBurst,
     FilterRefused,
@@ -81,6 +88,7 @@ from queue_workflows.errors.workflows import (
 
 __all__ = [
     "AccessRefused",
+    "ChildFailed",
     "ConfigurationError",
     "CostAboveBurst",
     "DatabaseError",
@@ -88,6 +96,7 @@ __all__ = [
     "DocumentError",
     "EmbeddedServerError",
     "EmbeddedSetupError",
+    "EventTimeout",
     "ExitCode",
     "FailedTransaction",
     "FilterRefused",
@@ -108,6 +117,7 @@ __all__ = [
     "ModelLoadFailed",
     "NoDevices",
     "NodeModuleError",
+    "NonDeterminism",
     "OptionsRefused",
     "Orphaned",
     "OtherDatabase",
@@ -129,6 +139,8 @@ __all__ = [
     "SchemaError",
     "SessionsNotKept",
     "SpawnRefused",
+    "StepFailed",
+    "StepTimeout",
     "UnknownHost",
     "UnknownJob",
     "UnknownNode",

@@ -103,6 +103,7 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "result": "JSONB",
         "schedule_name": "TEXT",
         "tick_at": "TIMESTAMP WITH TIME ZONE",
+        "spawned_by": "TEXT",
         "queue": "TEXT",
         "status": "TEXT",
         "hold_reason": "TEXT",

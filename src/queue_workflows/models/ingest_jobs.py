@@ -50,6 +50,8 @@ class IngestJob(Claimable, Base):
     # The tick this row stands for, so that any number of tickers inserts it once.
     schedule_name: Mapped[str | None]
     tick_at: Mapped[datetime | None]
+    # The durable function that spawned it, as in `ingest:7`; its end wakes that one.
+    spawned_by: Mapped[str | None]
 
     __table_args__ = (
         *claimable_constraints(INGEST_STATUSES),
@@ -68,6 +70,7 @@ class IngestJob(Claimable, Base):
             unique=True,
             postgresql_where=text("schedule_name IS NOT NULL"),
         ),
+        Index("ix_ingest_jobs_spawned_by", "spawned_by", postgresql_where=text("spawned_by IS NOT NULL")),
         *claimable_indexes("ingest_jobs"),
     )
 

@@ -9,6 +9,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import make_transient_to_detached
 
 from queue_workflows.models.base import Base
+from queue_workflows.models.durable import DurableEvent, DurableStep
 from queue_workflows.models.hardware import HostHardware, HostHardwareHistory, ModelMemory
 from queue_workflows.models.hooks import Binary, HookRecord, Machine
 from queue_workflows.models.ingest_jobs import HistoryMode, IngestJob
@@ -40,6 +41,8 @@ __all__ = [
     "Base",
     "Binary",
     "ConcurrencyLimit",
+    "DurableEvent",
+    "DurableStep",
     "HistoryMode",
     "HookRecord",
     "HostHardware",

@@ -34,6 +34,14 @@ SELECT count(*) FROM moved
 """,
     """
 WITH moved AS (
+    UPDATE durable_steps SET wake_at = wake_at - make_interval(secs => %(seconds)s::float8)
+    WHERE status = 'waiting' AND wake_at IS NOT NULL
+    RETURNING job_id
+)
+SELECT count(*) FROM moved
+""",
+    """
+WITH moved AS (
     UPDATE workflow_dispatch_events SET
         next_try_at = next_try_at - make_interval(secs => %(seconds)s::float8)
     RETURNING id
@@ -53,7 +61,10 @@ SELECT count(*) FROM moved
 # due: the times that lie ahead; what is on hold waits for something else than time.
 NEXT_DUE: Final = """
 WITH due AS (
-    SELECT run_at AS at FROM ingest_jobs WHERE status = 'scheduled' AND hold_reason IS NULL
+    SELECT run_at AS at FROM ingest_jobs WHERE status = 'scheduled' AND (
+        hold_reason IS NULL OR hold_reason IN ('asleep', 'event', 'children')
+            AND run_at < statement_timestamp() + interval '90 years'
+    )
     UNION ALL
     SELECT run_at FROM workflow_node_jobs WHERE status = 'scheduled' AND hold_reason IS NULL
     UNION ALL
@@ -75,6 +86,8 @@ EMPTIES: Final = tuple(
         "workflow_runs",
         "ingest_jobs",
         "ingest_jobs_history",
+        "durable_steps",
+        "durable_events",
         "limit_slots",
         "rate_limits",
     )

@@ -91,6 +91,10 @@ DELETE FROM workflow_runs AS run
 WHERE id = %(run_id)s::uuid AND {_IS_OLD} AND {IS_LOWEST}
 RETURNING id
 """  # noqa: S608 - fragments of our own
+# gone, found: jobs of this statement. steps: what is stored of durable functions goes with their jobs.
+_STEPS_OF: Final = """steps AS (
+    DELETE FROM durable_steps WHERE job_family = 'ingest' AND job_id = ANY (ARRAY(SELECT id FROM gone))
+)"""
 # old: the first of what nobody needs any more, whether it has a key or not.
 DELETE_INGEST: Final = f"""
 WITH old AS MATERIALIZED (
@@ -101,9 +105,11 @@ WITH old AS MATERIALIZED (
     ORDER BY finished_at
     LIMIT {JOBS_AT_ONCE}
     FOR UPDATE SKIP LOCKED
-)
-DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id, finished_at
-"""  # noqa: S608 - a number of our own
+), gone AS (
+    DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id, finished_at
+), {_STEPS_OF}
+SELECT id, finished_at FROM gone
+"""  # noqa: S608 - fragments of our own
 # By the sizes as they are stored, so that nothing large is read: an empty object or array has no more.
 IS_FULL: Final = """(
     pg_column_size(args) > 8 OR result IS NOT NULL OR pg_column_size(errors) > 8 OR progress IS NOT NULL
@@ -121,8 +127,10 @@ WITH old AS MATERIALIZED (
     SELECT id FROM ingest_jobs
     WHERE id = ANY (%(job_ids)s::bigint[]) AND dedupe_key IS NULL AND {_IS_OLD}
     FOR UPDATE SKIP LOCKED
-)
-DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), gone AS (
+    DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), {_STEPS_OF}
+SELECT id FROM gone
 """  # noqa: S608 - fragments of our own
 # With a key the row stays for a while, without what it was about. Nothing of that is in an index.
 STRIP_INGEST: Final = f"""
@@ -130,10 +138,23 @@ WITH old AS MATERIALIZED (
     SELECT id FROM ingest_jobs
     WHERE id = ANY (%(job_ids)s::bigint[]) AND dedupe_key IS NOT NULL AND {_IS_OLD}
     FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE ingest_jobs SET args = '{{}}', result = NULL, errors = '[]', progress = NULL
-WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), gone AS (
+    UPDATE ingest_jobs SET args = '{{}}', result = NULL, errors = '[]', progress = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), {_STEPS_OF}
+SELECT id FROM gone
 """  # noqa: S608 - fragments of our own
+# Events that no durable function has taken for so long.
+DELETE_EVENTS: Final = f"""
+WITH old AS MATERIALIZED (
+    SELECT id FROM durable_events
+    WHERE emitted_at < statement_timestamp() - make_interval(secs => GREATEST(%(kept_s)s::float8, 3600))
+    ORDER BY emitted_at
+    LIMIT {JOBS_AT_ONCE}
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM durable_events WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+"""  # noqa: S608 - a number of our own
 # Which of these are still there, and whether what they were about is to go.
 STANDING_RUNS: Final = """
 SELECT id, finished_at IS NOT NULL
@@ -238,6 +259,10 @@ class PruningRepository:
     def strip_ingest(self, job_ids: Collection[int]) -> set[int]:
         """Empty those of these jobs that stay for their key; which."""
         return self._of_jobs(STRIP_INGEST, job_ids)
+
+    def delete_events(self) -> int:
+        """Delete events that nobody has taken, at most `JOBS_AT_ONCE`; how many."""
+        return len(self._sql.rows(DELETE_EVENTS, self._times))
 
     def _runs(self, sql: str, **params: Any) -> list[OldRun]:
         return [OldRun(*row) for row in self._sql.rows(sql, {**self._times, **params})]

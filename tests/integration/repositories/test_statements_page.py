@@ -23,12 +23,14 @@ from queue_workflows.repositories import (
 from queue_workflows.repositories.claims import sweep_look
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
 from queue_workflows.repositories.claims.claim_by_model import AffinityRepository, Preference
+from queue_workflows.repositories.durable.steps import NewStep, StepRepository
+from queue_workflows.repositories.durable.waits import NewsRepository, WaitRepository
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.limits.lanes import LaneRepository
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.outbox import DispatchRepository, LockedRun
 from queue_workflows.repositories.sql.families import FAMILIES
-from queue_workflows.states import JobStatus, NodeState, RunStatus
+from queue_workflows.states import JobStatus, NodeState, RunStatus, StepKind
 from queue_workflows.workflow.planning.progress import Counters, RunCounters
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -98,6 +100,20 @@ def swept(connection: psycopg.Connection[Any]) -> None:
         LaneRepository(connection, family).admit(["k"])
 
 
+def durable(connection: psycopg.Connection[Any]) -> None:
+    step = NewStep(Fence(1, 1, "w"), "step", 1, 1, StepKind.STEP)
+    for family in FAMILIES:
+        steps = StepRepository(connection, family.name)
+        steps.stored(1)
+        steps.store([step])
+        WaitRepository(connection, family.name).wait(
+            step, delay_s=1.0, waits_for="event", look_s=1.0, parks=True, is_first=True
+        )
+    news = NewsRepository(connection)
+    news.news()
+    news.wake(["event"])
+
+
 def dispatched(connection: psycopg.Connection[Any]) -> None:
     runs, nodes = DispatchRepository(connection), WorkflowNodeRepository(connection)
     runs.runs_with_events(RUN)
@@ -119,7 +135,7 @@ def test_each_statement_on_the_page_is_sent(
     from statements import statements
 
     with psycopg.connect(qwf_conn.info.dsn, autocommit=True, prepare_threshold=0) as connection:
-        for verbs in (enqueued, worked, swept, dispatched):
+        for verbs in (enqueued, worked, swept, durable, dispatched):
             verbs(connection)
         found = {
             the_same(sql) for (sql,) in connection.execute("SELECT statement FROM pg_prepared_statements")

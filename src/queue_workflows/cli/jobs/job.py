@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.lazy_group import CommandGroup
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
+    audit_options,
     before_option,
     confirm,
     deciding_options,
@@ -38,11 +40,11 @@ from queue_workflows.repositories.reports.job_listing import (
 )
 from queue_workflows.repositories.reports.job_search import JobLine, JobSearch
 from queue_workflows.repositories.sql.families import Family
-from queue_workflows.states import JobStatus
+from queue_workflows.states import JobStatus, StepKind
 from queue_workflows.views.filters.jobs import with_text
 from queue_workflows.views.jobs import failures as failing
 from queue_workflows.views.jobs import job as stored
-from queue_workflows.views.jobs import listing
+from queue_workflows.views.jobs import listing, steps
 from queue_workflows.views.jobs.decisions import BECAME, DONE, applies, decide, foretell, meant
 
 
@@ -164,6 +166,7 @@ def _show(found: stored.StoredJob) -> None:
     for column, value in found.columns.items():
         if value not in (None, [], {}) and column not in ("id", "errors"):
             click.echo(f"  {column:<{width}}  {on_one_line(str(value))}")
+    _show_steps(found)
     for entry in found.errors:
         click.echo(f"  error of attempt {entry.get('attempt')}:")
         for name, value in entry.items():
@@ -172,6 +175,38 @@ def _show(found: stored.StoredJob) -> None:
     for one in found.audit:
         why = f": {one.reason}" if one.reason else ""
         click.echo(on_one_line(f"  {one.action} by {one.actor} at {say_moment(one.at)}{why}"))
+
+
+def _show_steps(found: stored.StoredJob) -> None:
+    for step in found.steps:
+        took = steps.took_s(step)
+        lasted = f", {say_span(took)}" if took is not None else ""
+        until = ""
+        if took is None and step.wake_at is not None:
+            until = f", until {say_moment(step.wake_at)}"
+        what = "" if step.kind == StepKind.STEP else f" ({step.kind})"
+        came_to = json.dumps(step.error if step.error is not None else step.result)[:120]
+        said = f"  step {step.position} {steps.label_of(step)}{what}: {step.status}"
+        click.echo(on_one_line(f"{said} at {say_moment(step.started_at)}{lasted}{until} {came_to}"))
+
+
+@job.command()
+@click.argument("job_name", metavar="JOB")
+@click.option("--from", "step", required=True, metavar="STEP", help="Its name, NAME#2, or its position.")
+@audit_options
+@json_option
+@click.pass_obj
+def fork(
+    invocation: Invocation, *, job_name: str, step: str, actor: str, reason: str | None, as_json: bool
+) -> None:
+    """Begin a copy of JOB, a durable function, at STEP; what is stored of the steps before is taken."""
+    with operators_connection(invocation) as connection:
+        family, job_id = job_named(connection, job_name)
+        made = steps.fork(connection, family, job_id, step, actor=actor, reason=reason)
+    if as_json:
+        print_json({"job": made})
+    else:
+        click.echo(made)
 
 
 @job.command()

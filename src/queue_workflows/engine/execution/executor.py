@@ -38,8 +38,8 @@ from queue_workflows.engine.outcomes import (
     Completed,
     Discard,
     Failed,
-    OnHold,
     Outcome,
+    Parked,
     PutAside,
     Released,
     RetryAfter,
@@ -377,8 +377,8 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return Skipped(redactor.head(str(verdict.reason), ERROR_TEXT), kept)
         case RetryAfter():
             return RetryLater(verdict.delay_s, redactor.head(str(verdict.reason), ERROR_TEXT))
-        case PutAside():
-            return OnHold(verdict.delay_s, verdict.reason, verdict.key)
+        case PutAside() | Parked():
+            return verdict.outcome
         case Cancelled():
             return CancelledOutcome(redactor.head(str(verdict), ERROR_TEXT))
         case asyncio.CancelledError() if ctx.stopping is not None:
@@ -394,6 +394,9 @@ def _verdict_in(exc: BaseException) -> BaseException:
     if not isinstance(exc, BaseExceptionGroup):
         return exc
     leaves = _leaves(exc)
+    for leaf in leaves:
+        if isinstance(leaf, Parked):
+            return leaf
     later = [leaf for leaf in leaves if isinstance(leaf, RetryAfter)]
     if len(later) == len(leaves):
         return max(later, key=lambda leaf: leaf.delay_s)

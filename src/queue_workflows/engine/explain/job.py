@@ -27,6 +27,7 @@ from queue_workflows.engine.explain.history import (
 from queue_workflows.engine.explain.hosts import NOT_SHARED, host_gone, host_of, not_shared, of_its_host
 from queue_workflows.engine.explain.locks import held_lock, without_lock
 from queue_workflows.engine.explain.models import cannot_load, of_model
+from queue_workflows.engine.explain.parked import parked
 from queue_workflows.engine.explain.versions import data_of, nobody_knows, text_of
 from queue_workflows.engine.limits.wait_loop import Wait
 from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
@@ -34,6 +35,7 @@ from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
+from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
@@ -139,7 +141,9 @@ def _jobs(ahead: int, counted: int = COUNTED_AHEAD) -> str:
 
 def _scheduled(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     job = there.job
-    if job.hold_reason is not None:
+    if job.hold_reason in PARKED:
+        yield parked(there)
+    elif job.hold_reason is not None:
         yield _held(there)
     else:
         yield _for_later(there)

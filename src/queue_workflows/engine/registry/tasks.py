@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -51,6 +51,8 @@ class TaskRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[IngestTask[..., Any], Work]] = {}
+        # Theirs, and those of versions that jobs in flight may need.
+        self._names: dict[str, None] = {}
         # The tasks of which all jobs have a key or a lock that a producer may not know of.
         self.with_options: dict[str, IngestTask[..., Any]] = {}
 
@@ -71,6 +73,9 @@ class TaskRegistry:
         max_crashes: int | None = None,
         at_most_once: bool = False,
         unique: Unique | None = None,
+        durable: bool = False,
+        version: str | None = None,
+        versions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
@@ -80,8 +85,10 @@ class TaskRegistry:
         After `max_crashes` of its own a job has failed. With `at_most_once` it is tried once, and has failed
         as well if its worker dies after the function began: only an operator's retry begins it again.
         With `survives_outage` its jobs run on while their lease cannot be renewed, though another worker may
-        begin them meanwhile. With `unique` no job is enqueued where one like it waits or runs. A taken name
-        is refused, unless it is the same function, imported again.
+        begin them meanwhile. With `unique` no job is enqueued where one like it waits or runs. What is
+        `durable` has a `ctx` that stores steps, and goes on with the `version` that it began under:
+        `versions` are the functions of those before this one. A taken name is refused, unless it is the same
+        function, imported again.
         """
         label = f"the ingest task {checked_name(name)!r} ({called(fn)})"
         function: Callable[P, R] = fn.fn if isinstance(fn, IngestTask) else fn
@@ -104,6 +111,9 @@ class TaskRegistry:
         if not isinstance(survives_outage, bool):
             raise ConfigurationError(f"{label}: survives_outage must be True or False")
         work = replace(work, rules=Rules(max_crashes, at_most_once), survives_outage=survives_outage)
+        names = [name]
+        if durable or version is not None or versions is not None:
+            work, names = self._durable(name, label, work, durable, version, versions)
         delay_rule = None
         if at_most_once:
             checked(label, lambda: checks.once(max_attempts))
@@ -125,6 +135,7 @@ class TaskRegistry:
                     advice="give one of them another name",
                 )
             self._known[name] = (task, work)
+            self._names |= dict.fromkeys(names)
             self.with_options.pop(name, None)
             if task.has_key or task.has_lock:
                 self.with_options[name] = task
@@ -148,6 +159,9 @@ class TaskRegistry:
         max_crashes: int | None = None,
         at_most_once: bool = False,
         unique: Unique | None = None,
+        durable: bool = False,
+        version: str | None = None,
+        versions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Callable[[Callable[P, R]], IngestTask[P, R]]:
         """`register` as a decorator."""
         if not isinstance(name, str):
@@ -171,9 +185,40 @@ class TaskRegistry:
                 max_crashes=max_crashes,
                 at_most_once=at_most_once,
                 unique=unique,
+                durable=durable,
+                version=version,
+                versions=versions,
             )
 
         return decorate
+
+    def _durable(  # noqa: PLR0917 - what was said of one task
+        self,
+        name: str,
+        label: str,
+        work: Work,
+        durable: bool,
+        version: str | None,
+        versions: Mapping[str, Callable[..., Any]] | None,
+    ) -> tuple[Work, list[str]]:
+        """The work of a durable task, and what workers say that they know by it; loaded for it alone."""
+        from queue_workflows.engine.durable.function import durable_work, version_name
+
+        if durable is not True:
+            raise ConfigurationError(f"{label}: a version is that of a durable function: give durable=True")
+        if work.rules.at_most_once:
+            raise ConfigurationError(f"{label}: what is durable begins again, and at_most_once forbids that")
+        older = {}
+        for each, fn in (versions or {}).items():
+            _, one = _work(fn, label)
+            if one.is_async is not work.is_async:
+                raise ConfigurationError(f"{label}: its versions are all async, or none is")
+            older[checked_name(each)] = one
+        if older and version is None:
+            raise ConfigurationError(f"{label}: it has versions before it, and none itself")
+        known = [*([] if version is None else [checked_name(version)]), *older]
+        made = durable_work(work, name=name, version=version, older=older, find=self.task_named)
+        return made, [name, *(version_name(name, each) for each in known)]
 
     def find(self, name: str) -> Work | None:
         """How to run jobs of a task; None if it is unknown here: its jobs wait for a worker that knows it."""
@@ -195,8 +240,8 @@ class TaskRegistry:
         return name in self._known
 
     def names(self) -> list[str]:
-        """Every task that this process knows, sorted."""
-        return sorted(self._known)
+        """Every task that this process knows, and versions of durable ones as in `onboard@2`, sorted."""
+        return sorted(self._names)
 
     def declared(self) -> list[dict[str, Any]]:
         """What tasks say of their jobs that others depend on: keys of limits, and locks."""

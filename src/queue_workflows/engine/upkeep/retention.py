@@ -79,6 +79,7 @@ class Pruning:
         # Of both each time: a backlog of one kind is no reason to keep the other.
         is_more = [self._history.move(connection)]
         is_more += [kind.prune(repository) for kind in (self._ingest, self._runs)]
+        is_more.append(repository.delete_events() >= JOBS_AT_ONCE)
         return _NEXT_PART_S if any(is_more) else EVERY_S
 
 

@@ -91,6 +91,10 @@ def sweep(
     promoted = reclaimed = 0
     full = False
     sweepable = look(connection) if seen is None else seen.sweepable
+    if any(of.news for of in sweepable.values()):
+        # Before what is due is promoted, which they are then.
+        full = _wake_by_news(connection)
+        sweepable = look(connection)
     for repository in (NodeJobRepository(connection), IngestJobRepository(connection)):
         of = sweepable[repository.family.name]
         due = repository.promote(in_turn=True) if of.due else 0
@@ -119,6 +123,13 @@ def sweep(
         SlotRepository(connection).forget(for_s=_FORGOTTEN_AFTER_S)
         _forget_declared(connection)
     return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
+
+
+def _wake_by_news(connection: psycopg.Connection[Any]) -> bool:
+    """Wake durable functions by events and ends; whether there may be more. Imported where there are any."""
+    from queue_workflows.engine.upkeep.news import wake_by_news
+
+    return wake_by_news(connection)
 
 
 def _forget_declared(connection: psycopg.Connection[Any]) -> None:

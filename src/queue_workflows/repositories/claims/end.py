@@ -139,6 +139,7 @@ class Ending(NamedTuple):
     """What the holder of `fence` wants to become of its job; result, error, progress are checked JSON texts.
 
     `counts` is for what uses up `max_attempts`; `delay_s` goes with `scheduled`, and so do the hold's words.
+    A hold without a delay lasts until the row's `run_at`, as the holder has set it.
     """
 
     fence: Fence
@@ -322,7 +323,8 @@ def _check(family: Family, ending: Ending) -> None:
     status = ending.status
     if status not in _BECOMES[family.title]:
         raise PayloadError(f"a running {family.title} cannot become {status}", path="status")
-    if (status is JobStatus.SCHEDULED) != (ending.delay_s is not None):
+    is_parked = status is JobStatus.SCHEDULED and ending.hold_reason is not None
+    if (status is JobStatus.SCHEDULED) != (ending.delay_s is not None) and not is_parked:
         raise PayloadError("delay_s goes with `scheduled`, and only with it", path="delay_s")
     if ending.hold_reason is not None and status is not JobStatus.SCHEDULED:
         raise PayloadError("only a scheduled job is on hold", path="hold_reason")
@@ -330,7 +332,7 @@ def _check(family: Family, ending: Ending) -> None:
         raise PayloadError("hold_key goes with a hold_reason", path="hold_key")
     if ending.result is not None and status not in _WITH_RESULT:
         raise PayloadError(f"a job that becomes {status} has no result", path="result")
-    if ending.delay_s is None:
+    if ending.delay_s is None and not is_parked:
         return
     check.seconds_or_none("delay_s", ending.delay_s, zero=True)
     check.text_or_none("hold_reason", ending.hold_reason)

@@ -40,6 +40,18 @@ WITH found AS MATERIALIZED (
 SELECT id, status FROM ended
 """
 )
+# below: the jobs that durable functions among these have spawned, and theirs, as far as they are not over.
+OPEN_BELOW: Final = """
+WITH RECURSIVE below AS (
+    SELECT id, 1 AS depth FROM ingest_jobs
+    WHERE spawned_by = ANY (%(parents)s::text[]) AND spawned_by IS NOT NULL AND finished_at IS NULL
+    UNION
+    SELECT child.id, below.depth + 1 FROM below
+    JOIN ingest_jobs AS child ON child.spawned_by = 'ingest:' || below.id
+    WHERE child.finished_at IS NULL AND below.depth < 1000
+)
+SELECT DISTINCT id FROM below ORDER BY id
+"""
 # runs, of nodes: those that go on; in one that is over or being cancelled nobody would act upon another end.
 # uncounted: of what an orchestrator plans, the ends that it has not counted; it would count a job twice.
 # found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of

@@ -19,10 +19,12 @@ SELECT
         IS NOT NULL,
     (SELECT true FROM workflow_node_jobs WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1)
         IS NOT NULL,
+    false,
     (SELECT true FROM ingest_jobs WHERE {due} ORDER BY run_at LIMIT 1) IS NOT NULL,
     (SELECT true FROM ingest_jobs WHERE status = 'running' AND {lapsed} ORDER BY claimed_by LIMIT 1)
         IS NOT NULL,
-    (SELECT true FROM ingest_jobs WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1) IS NOT NULL
+    (SELECT true FROM ingest_jobs WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1) IS NOT NULL,
+    (SELECT true FROM durable_events WHERE is_news ORDER BY id LIMIT 1) IS NOT NULL
 """.replace("{due}", DUE)
     .replace("{lapsed}", LAPSED)
     .replace("{in_lane}", IN_LANE)
@@ -30,11 +32,15 @@ SELECT
 
 
 class Sweepable(NamedTuple):
-    """What a family has: jobs that are due, attempts with a lapsed lease, lanes."""
+    """What a family has: jobs that are due, attempts with a lapsed lease, lanes, news for durable functions.
+
+    News of both families are told with those of ingest jobs.
+    """
 
     due: bool
     lapsed: bool
     lanes: bool
+    news: bool
 
 
 def look(handle: Handle) -> Mapping[str, Sweepable]:

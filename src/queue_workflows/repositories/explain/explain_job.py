@@ -16,6 +16,7 @@ from queue_workflows.models import (
     AuditLog,
     Binary,
     ConcurrencyLimit,
+    DurableStep,
     IngestJob,
     LimitSlot,
     WorkerControl,
@@ -26,6 +27,8 @@ from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.claims.by_host_lock import ALL_HOLDERS, LockHolder, keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.durable.listing import OPEN_CHILDREN, STEPS, OpenChildren, steps_of
+from queue_workflows.repositories.durable.waits import CHILDREN
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
@@ -163,6 +166,9 @@ class Circumstances:
     model_memory: Sequence[ModelMemoryRow] = ()
     # To how many it was counted what comes first; one more than that is more.
     counted_ahead: int = COUNTED_AHEAD
+    # What is stored of a durable function, and the children that it waits for.
+    steps: Sequence[DurableStep] = ()
+    children: OpenChildren | None = None
 
 
 def name_to_know(job: Job) -> str | None:
@@ -197,6 +203,9 @@ class ExplainingRepository:
             return None
         counted_ahead = COUNTED_AHEAD_IN_BRIEF if brief else COUNTED_AHEAD
         reads, params = _judged(family, job, counted_ahead)
+        reads, params = reads | {"steps": STEPS}, params | {"family": family.name}
+        if job.hold_reason == CHILDREN:
+            reads = reads | {"children": OPEN_CHILDREN}
         if (name := name_to_know(job)) is not None:
             reads = reads | {"knowing": WHICH_KNOW}
             params = params | {
@@ -230,6 +239,8 @@ class ExplainingRepository:
             asked_before=asked_before,
             asked_of_queue=asked_of_queue,
             lock_holders=lock_holders,
+            steps=steps_of(read["steps"]),
+            children=OpenChildren(*read["children"][0]) if "children" in read else None,
             knowing=next(iter(KnowingWorkers.by_name(read.get("knowing", ())).values()), None),
             model_memory=self._model_memory(job),
             counted_ahead=counted_ahead,

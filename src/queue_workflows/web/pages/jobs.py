@@ -6,14 +6,14 @@ import uuid
 from dataclasses import replace
 from typing import Any, Final
 
-from queue_workflows.drawing.words import number_of
+from queue_workflows.drawing.words import number_of, say_span
 from queue_workflows.errors import PayloadError, UnknownJob
 from queue_workflows.repositories.reports.job_listing import FAILURES_READ as MOST_FAILURES_READ
 from queue_workflows.repositories.reports.job_listing import Failures
 from queue_workflows.repositories.sql.families import Family, named_job
 from queue_workflows.states import JOB_TERMINAL
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
-from queue_workflows.views.jobs import explain, failures, job, listing
+from queue_workflows.views.jobs import explain, failures, job, listing, steps
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
 from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
@@ -108,6 +108,17 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "explanation": told.explanation,
             "reasons": linked(told.explanation.reasons, of, prefix=look.prefix),
             "values": values,
+            "steps": [
+                (
+                    one,
+                    "" if (took := steps.took_s(one)) is None else say_span(took),
+                    look.redaction.shown(
+                        "error" if one.error is not None else "result",
+                        one.error if one.error is not None else one.result,
+                    ),
+                )
+                for one in stored.steps[:MOST_ROWS]
+            ],
             "errors": [look.redaction.value("error", dict(one)) for one in reversed(stored.errors)],
             "facts": [
                 (name, value)

@@ -1,0 +1,82 @@
+"""Children: jobs that a durable function has spawned, and the results that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from json import dumps
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from queue_workflows.engine.durable.history import Call
+from queue_workflows.errors import ChildFailed
+from queue_workflows.repositories.durable.children import ChildEnd
+from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
+from queue_workflows.states import JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+# A task's jobs by its name, where this process knows the task.
+MakeJob: TypeAlias = Callable[..., NewIngestJob]
+FindTask: TypeAlias = Callable[[str], Any]
+
+
+class Child:
+    """A spawned job: its `id` once that is known, and its result by `result()`, or `await` in async code."""
+
+    def __init__(self, call: Call, gather: Callable[[Child], Any]) -> None:
+        self.call = call
+        self.id: int | None = None
+        self._gather = gather
+
+    def __repr__(self) -> str:
+        return f"<child {self.call.name!r}: {'not enqueued yet' if self.id is None else f'ingest:{self.id}'}>"
+
+    def result(self) -> Any:
+        """What it returned, once it has: the function parks until then."""
+        return self._gather(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        result: Generator[Any, None, Any] = self._gather(self).__await__()
+        return result
+
+
+def new_job(
+    task: Any, args: dict[str, Any] | None, queue: str, find: FindTask, options: dict[str, Any]
+) -> NewIngestJob:
+    """A job of a task, by its name or itself; one that is not known here goes to the parent's queue."""
+    known = find(task) if isinstance(task, str) else task
+    if known is not None:
+        options.setdefault("queue", known.defaults.get("queue") or queue)
+        job: NewIngestJob = known.job(args, **options)
+        return job
+    return replace(
+        NewIngestJob(task_name=task, queue=options.pop("queue", None) or queue, args=args), **options
+    )
+
+
+def results_json(ids: Sequence[int], ends: Sequence[ChildEnd]) -> str:
+    """What became of children, as it is stored: status, result and error of each, in order."""
+    by_id = {end.id: end for end in ends}
+    return dumps(
+        [
+            [one, by_id[one].status.value, by_id[one].result, by_id[one].error]
+            if one in by_id
+            else [one, "gone", None, {"kind": "gone", "message": "it was pruned before it was waited for"}]
+            for one in ids
+        ]
+    )
+
+
+def results_of(stored: Sequence[Sequence[Any]], *, return_exceptions: bool) -> list[Any]:
+    """The results of children; the first that has none is raised, or each stands in its place."""
+    results: list[Any] = []
+    for job_id, status, result, error in stored:
+        if status in {JobStatus.COMPLETED, JobStatus.SKIPPED}:
+            results.append(result)
+            continue
+        failed = ChildFailed(f"ingest:{job_id}", status, error)
+        if not return_exceptions:
+            raise failed
+        results.append(failed)
+    return results

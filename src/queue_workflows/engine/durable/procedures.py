@@ -1,0 +1,210 @@
+"""What a durable function asks the database, as procedures: sync and async code run the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from json import dumps, loads
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from queue_workflows.engine.durable.history import Call
+from queue_workflows.engine.durable.writer import StepWriter
+from queue_workflows.engine.limits.wait_loop import Ask, Procedure
+from queue_workflows.engine.outcomes import Cancelled
+from queue_workflows.errors import LeaseLost
+from queue_workflows.repositories.durable.children import ChildEnd, ChildRepository
+from queue_workflows.repositories.durable.steps import NewStep, StepRepository, StepRow, Stored
+from queue_workflows.repositories.durable.waits import Came, WaitRepository
+from queue_workflows.repositories.jobs.enqueue import enqueue_many
+from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
+from queue_workflows.repositories.sql.checks import LONGEST_S
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.families import BY_NAME
+from queue_workflows.states import JOB_TERMINAL, StepStatus
+
+# How soon a parent looks again for a child that is another one's as well, so that its end is not told to it.
+_OTHERS_CHILD_S: Final = 15.0
+
+
+class NewChild(NamedTuple):
+    """A job to spawn, and the step that it is."""
+
+    call: Call
+    job: NewIngestJob
+
+
+class Wait(NamedTuple):
+    """What a function waits for; it `parks` unless it waits in its place, `is_first` of this attempt."""
+
+    call: Call
+    delay_s: float | None
+    waits_for: str | None = None
+    parks: bool = True
+    is_first: bool = True
+
+
+class Procedures:
+    """The questions of one attempt."""
+
+    def __init__(self, job: ClaimedJob, writer: StepWriter, version: str | None) -> None:
+        self._job = job
+        self._family = job.family.value
+        self._writer = writer
+        self.version = version
+        self.name = f"{self._family}:{job.id}"
+
+    def load(self) -> Procedure[list[StepRow]]:
+        """What is stored of the job; nothing can be in its first attempt."""
+        if self._job.attempt <= 1:
+            return []
+        rows: list[StepRow] = yield Ask(lambda conn: self._steps(conn).stored(self._job.id))
+        return rows
+
+    def step(
+        self,
+        call: Call,
+        *,
+        status: StepStatus = StepStatus.DONE,
+        result: str | None = None,
+        error: str | None = None,
+        tries: int = 1,
+        took_s: float = 0.0,
+    ) -> NewStep:
+        """A step as it is stored."""
+        return NewStep(
+            self._job.fence,
+            call.name,
+            call.number,
+            call.position,
+            call.kind,
+            status=status,
+            result=result,
+            error=error,
+            beside=call.beside,
+            tries=tries,
+            version=self.version,
+            took_s=took_s,
+        )
+
+    def store(self, steps: Sequence[NewStep]) -> Procedure[list[Stored]]:
+        """Store steps, in this order, or raise `LeaseLost`."""
+        answer = yield from self._writer.storing(steps)
+        if any(step.key not in answer for step in steps):
+            raise self._lost()
+        return [answer[step.key] for step in steps]
+
+    def store_on(self, conn: Handle, step: NewStep) -> bool:
+        """Store a step in the transaction of a connection; whether it was not there before."""
+        answer = self._steps(conn).store([step])
+        if step.key not in answer:
+            raise self._lost()
+        return answer[step.key].is_new
+
+    def row_of(self, call: Call) -> Procedure[StepRow | None]:
+        """What is stored of a call by now."""
+        rows = yield Ask(lambda conn: self._steps(conn).stored(self._job.id))
+        return next((row for row in rows if row.key == (call.name, call.number)), None)
+
+    def wait(self, wait: Wait) -> Procedure[Came]:
+        """Park for a time, or for an event."""
+
+        def ask(conn: psycopg.Connection[Any]) -> Came | None:
+            with conn.transaction():
+                waits = WaitRepository(conn, self._family)
+                if wait.waits_for is not None:
+                    waits.lock_name(wait.waits_for)
+                return waits.wait(
+                    self.step(wait.call),
+                    delay_s=wait.delay_s,
+                    waits_for=wait.waits_for,
+                    look_s=LONGEST_S,
+                    parks=wait.parks,
+                    is_first=wait.is_first,
+                )
+
+        came: Came | None = yield Ask(ask)
+        if came is None:
+            raise self._lost()
+        return came
+
+    def spawn(self, children: Sequence[NewChild], also: Sequence[NewStep]) -> Procedure[dict[Call, int]]:
+        """Enqueue children and store that, once; their ids. `also` are steps that go with them."""
+
+        def ask(conn: psycopg.Connection[Any]) -> dict[Call, int] | None:
+            with conn.transaction():
+                repository = ChildRepository(conn)
+                cancelled = repository.hold(self._family, self._job.fence)
+                if cancelled is None:
+                    return None
+                if cancelled:
+                    raise Cancelled("this job was cancelled")
+                # Asked twice, as the answer to the first may have been lost.
+                there = {row.key: row.child_id for row in self._steps(conn).stored(self._job.id)}
+                new = [one for one in children if (one.call.name, one.call.number) not in there]
+                ids = [made.id for made in enqueue_many([one.job for one in new], conn=conn)] if new else []
+                if ids:
+                    repository.adopt(self.name, ids)
+                steps = [
+                    self.step(one.call)._replace(child_id=job_id)
+                    for one, job_id in zip(new, ids, strict=True)
+                ]
+                self._steps(conn).store([*steps, *also])
+                there |= {(step.name, step.call): step.child_id for step in steps}
+                return {one.call: there[one.call.name, one.call.number] or 0 for one in children}
+
+        spawned: dict[Call, int] | None = yield Ask(ask)
+        if spawned is None:
+            raise self._lost()
+        return spawned
+
+    def gather(self, call: Call, ids: Sequence[int], *, is_first: bool) -> Procedure[list[ChildEnd] | None]:
+        """What became of these children, in this order; None if the job parks until all are over."""
+
+        def ask(conn: psycopg.Connection[Any]) -> tuple[list[ChildEnd] | None, bool]:
+            with conn.transaction():
+                repository = ChildRepository(conn)
+                # Held before the look: an end that comes after it finds that the job waits.
+                if repository.hold(self._family, self._job.fence) is None:
+                    return None, False
+                ends = repository.ends(self.name, ids)
+                if all(end.status in JOB_TERMINAL for end in ends.values()):
+                    return [ends[one] for one in ids if one in ends], True
+                are_own = all(end.is_own for end in ends.values() if end.status not in JOB_TERMINAL)
+                WaitRepository(conn, self._family).wait(
+                    self.step(call, result=dumps({"children": list(ids)})),
+                    delay_s=None,
+                    waits_for=f"qwf:children:{self.name}",
+                    look_s=LONGEST_S if are_own else _OTHERS_CHILD_S,
+                    parks=True,
+                    is_first=is_first,
+                )
+                return None, True
+
+        ends, is_held = yield Ask(ask)
+        if not is_held:
+            raise self._lost()
+        found: list[ChildEnd] | None = ends
+        return found
+
+    def begin_round(self, round_number: int, args_json: str) -> Procedure[None]:
+        """Forget the steps, and go on with these arguments."""
+        text = f'{{"round": {round_number}, "args": {args_json}}}'
+
+        def ask(conn: psycopg.Connection[Any]) -> bool:
+            return self._steps(conn).begin_round(self._job.fence, text, self.version)
+
+        if not (yield Ask(ask)):
+            raise self._lost()
+
+    def _steps(self, conn: Handle) -> StepRepository:
+        return StepRepository(conn, self._family)
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(BY_NAME[self._family].title, self._job.id, self._job.attempt)
+
+
+def as_stored(value: Any, text: str) -> Any:
+    """A value as another attempt will have it: what JSON makes of it."""
+    return value if type(value) in {str, int, float, bool, type(None)} else loads(text)

@@ -1,0 +1,39 @@
+"""What is stored of durable functions goes with their jobs; an event goes by its age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from queue_workflows.engine.registry.tasks import ingest_task
+from queue_workflows.engine.upkeep.retention import Pruning
+from queue_workflows.repositories.durable.events import EventRepository, emit_event
+from queue_workflows.settings import Settings
+from queue_workflows.testing import drain
+
+
+@ingest_task("kept_for_a_while", queue="fetch", durable=True)
+def kept_for_a_while(reason: str | None, *, ctx: Any) -> int:
+    """One step."""
+    return ctx.step("one", lambda: 1)
+
+
+@pytest.mark.parametrize("dedupe_key", [None, "a key that stays"])
+def test_steps_and_events_are_pruned(qwf_configured: str, dedupe_key: str | None):
+    """With the job, or when it loses what it was about; what is young stays."""
+    with psycopg.connect(qwf_configured, autocommit=True) as conn:
+        conn.execute("TRUNCATE ingest_jobs, durable_steps, durable_events, retention_marks")
+        kept_for_a_while.enqueue(conn=conn, dedupe_key=dedupe_key)
+        young = kept_for_a_while.enqueue(conn=conn)
+        emit_event("old", conn=conn)
+        drain(conn=conn)
+        conn.execute(
+            "UPDATE ingest_jobs SET finished_at = now() - interval '33 days' WHERE id < %s", [young.id]
+        )
+        conn.execute("UPDATE durable_events SET emitted_at = now() - interval '33 days'")
+        emit_event("young", conn=conn)
+        Pruning(Settings()).prune(conn)
+        assert conn.execute("SELECT job_id FROM durable_steps").fetchall() == [(young.id,)]
+        assert [event.name for event in EventRepository(conn).kept()] == ["young"]
