@@ -8,7 +8,7 @@ from queue_workflows.db.migrations.beside_writers.history import show_both
 from queue_workflows.db.migrations.beside_writers.indexes import is_there
 
 revision = "0047"
-down_revision = "0045"
+down_revision = "0046"
 branch_labels = None
 depends_on = None
 
@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS ingest_jobs_history (
     LIKE ingest_jobs,
     CONSTRAINT pk_ingest_jobs_history PRIMARY KEY (id, finished_at),
     CONSTRAINT ck_ingest_jobs_history_moves CHECK (
-        status = ANY ('{cancelled,completed,skipped}'::text[]) AND dedupe_key IS NULL AND schedule_name IS NULL
+        status = ANY ('{cancelled,completed,skipped}'::text[]) AND dedupe_key IS NULL AND schedule_name IS NULL AND
+            spawned_by IS NULL
     )
 ) PARTITION BY RANGE (finished_at)
 """
@@ -80,7 +81,8 @@ $$
 """
 # Move some of what ended in a while, the oldest first, if history is by months: how many, up to where that was
 # looked at, and whether there may be more. In the order of the index of what is over; so many rows of whatever
-# kind are walked, as those with a key, of a schedule, or failed stay where they are.
+# kind are walked, as those with a key, of a schedule, or failed stay where they are, and durable functions with
+# what they spawned: a parent looks for its children in the table, and steps go with their job.
 MOVE = """
 CREATE FUNCTION qwf_history_move(
     since timestamptz, before timestamptz, OUT moved integer, OUT seen_to timestamptz, OUT is_more boolean
@@ -102,12 +104,15 @@ BEGIN
     SELECT array_agg(id), array_agg(DISTINCT date_trunc('month', finished_at, 'UTC')), max(finished_at)
     INTO ids, months, seen_to FROM (
         SELECT id, finished_at FROM (
-            SELECT id, finished_at, status, dedupe_key, schedule_name FROM ingest_jobs
+            SELECT id, finished_at, status, dedupe_key, schedule_name, spawned_by FROM ingest_jobs
             WHERE finished_at >= start AND finished_at < before
             ORDER BY finished_at
             LIMIT 40000
         ) AS walked
-        WHERE status <> 'failed' AND dedupe_key IS NULL AND schedule_name IS NULL
+        WHERE status <> 'failed' AND dedupe_key IS NULL AND schedule_name IS NULL AND spawned_by IS NULL
+            AND NOT EXISTS (
+                SELECT FROM durable_steps AS step WHERE step.job_family = 'ingest' AND step.job_id = walked.id
+            )
         LIMIT 2000
     ) AS first;
     IF COALESCE(cardinality(ids), 0) < 2000 THEN
@@ -134,7 +139,7 @@ BEGIN
         EXECUTE format(
             'WITH gone AS (DELETE FROM ingest_jobs WHERE id = ANY (ARRAY('
             'SELECT id FROM ingest_jobs WHERE id = ANY ($1) AND finished_at >= $2 AND finished_at < $3 '
-            'AND status <> ''failed'' AND dedupe_key IS NULL AND schedule_name IS NULL '
+            'AND status <> ''failed'' AND dedupe_key IS NULL AND schedule_name IS NULL AND spawned_by IS NULL '
             'FOR UPDATE SKIP LOCKED)) RETURNING %1$s) '
             'INSERT INTO ingest_jobs_history (%1$s) SELECT %1$s FROM gone', columns
         ) USING ids, start, before;

@@ -89,7 +89,9 @@ Table(
     PrimaryKeyConstraint("id", "finished_at"),
     Index(None, "finished_at"),
     CheckConstraint(
-        f"{among('status', HISTORY_STATUSES)} AND dedupe_key IS NULL AND schedule_name IS NULL", name="moves"
+        f"{among('status', HISTORY_STATUSES)} AND dedupe_key IS NULL AND schedule_name IS NULL"
+        " AND spawned_by IS NULL",
+        name="moves",
     ),
     postgresql_partition_by="RANGE (finished_at)",
 )

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0052"
-down_revision = "0049"
+revision = "0048"
+down_revision = "0047"
 branch_labels = None
 depends_on = None
 

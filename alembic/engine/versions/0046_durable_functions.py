@@ -14,8 +14,8 @@ from queue_workflows.db.migrations.beside_writers.indexes import (
     is_there,
 )
 
-revision = "0049"
-down_revision = "0047"
+revision = "0046"
+down_revision = "0045"
 branch_labels = None
 depends_on = None
 
