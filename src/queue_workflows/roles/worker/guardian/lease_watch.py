@@ -8,7 +8,6 @@ another: then it is made once more. Else the function is stopped, and nothing is
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,8 +32,6 @@ _log = logging.getLogger(__name__)
 MAIN_PATIENCE_S: Final = 0.2
 # A job that began so lately need not be watched yet: the next watch, within two seconds, hears of a cancel.
 _WATCHED_AFTER_S: Final = 0.25
-# Of so many answers, one a second, the quickest says how far away the server is.
-_ROUND_TRIPS: Final = 60
 
 
 class LeaseWatch:
@@ -59,9 +56,6 @@ class LeaseWatch:
         self._lost = lost
         self._cancel_grace_s = settings.cancel_grace_s
         self._renew_s = settings.renew_for(identity.queue)
-        self._took_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
-        # The shortest of late: others waited for a processor as well, here or there.
-        self.round_trip_s = 0.0
 
     def renew(self) -> None:
         """Extend the leases that are due."""
@@ -80,15 +74,11 @@ class LeaseWatch:
         """See to what was cancelled or lost, and return what the operator wants."""
         lasts = now - _WATCHED_AFTER_S
         held = {one.job.id: one for one in self._holdings.leased() if one.started <= lasts}
-        repository = self._terms.repository(self._connected())
-        asked_at = time.monotonic()
-        seen = repository.watch(
+        seen = self._terms.repository(self._connected()).watch(
             [one.job.fence for one in held.values()],
             host_label=self._identity.host_label,
             queue=self._identity.queue,
         )
-        self._took_s.append(time.monotonic() - asked_at)
-        self.round_trip_s = min(self._took_s)
         for job_id in seen.cancelled & held.keys():
             self._cancel(held[job_id])
         self._disown([held[job_id] for job_id in seen.lost & held.keys()])
