@@ -22,6 +22,7 @@ import math
 import random
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -87,6 +88,9 @@ _TOGETHER_S: Final = 0.25
 _RECONNECT_EVERY_S: Final = 0.5
 # How long a job that an operator switches off may take to stop by itself: `off` is obeyed within two seconds.
 _OFF_GRACE_S: Final = 0.5
+# Of so many watches, one a second, the quickest answer says how far away the server is: busy processors make
+# some of them late, not all.
+_ROUND_TRIPS: Final = 60
 # How long the end of the process waits for a statement of this thread that gets no answer.
 _LAST_ROUND_S: Final = 5.0
 
@@ -169,6 +173,8 @@ class Guardian:
         self._connected_at = 0.0
         self._questions: Questions | None = None
         self.poll = IdlePoll(terms, settings.poll_s, random.Random())  # noqa: S311
+        self._took_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
+        self.round_trip_s = 0.0
         self._was_away = False
         # What may die of its first job leaves sweeping to those that live.
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
@@ -262,11 +268,6 @@ class Guardian:
     def looking(self) -> int:
         """How many others looked at this worker's queue, as they hear no wake, when it beat last."""
         return self._telling.others.looking
-
-    @property
-    def round_trip_s(self) -> float:
-        """How far away the server is, by the quickest answer of the last minute."""
-        return self._leases.round_trip_s
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -408,6 +409,7 @@ class Guardian:
             heard()
         if watched is not None:
             self._due.watch = now + _WATCH_EVERY_S
+            self._answered(questions.took_s)
             self._heed(watched())
             self._database_at = now
         if found is not None and found():
@@ -461,7 +463,13 @@ class Guardian:
         questions = self._asking()
         watched = self._leases.look_with(questions, now)
         questions.ask()
+        self._answered(questions.took_s)
         self._heed(watched())
+
+    def _answered(self, took_s: float) -> None:
+        """Learn how far away the server is, by the answer to questions that take it no time."""
+        self._took_s.append(took_s)
+        self.round_trip_s = min(self._took_s)
 
     def _heed(self, seen: Watched) -> None:
         control, version = seen.control, seen.control_version

@@ -8,7 +8,6 @@ another: then it is made once more. Else the function is stopped, and nothing is
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -34,8 +33,6 @@ _log = logging.getLogger(__name__)
 MAIN_PATIENCE_S: Final = 0.2
 # A job that began so lately need not be watched yet: the next watch, within two seconds, hears of a cancel.
 _WATCHED_AFTER_S: Final = 0.25
-# Of so many answers, one a second, the quickest says how far away the server is.
-_ROUND_TRIPS: Final = 60
 
 
 class LeaseWatch:
@@ -60,9 +57,6 @@ class LeaseWatch:
         self._lost = lost
         self._cancel_grace_s = settings.cancel_grace_s
         self._renew_s = settings.renew_for(identity.queue)
-        self._took_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
-        # The shortest of late: others waited for a processor as well, here or there.
-        self.round_trip_s = 0.0
 
     def renew(self) -> None:
         """Extend the leases that are due."""
@@ -91,8 +85,6 @@ class LeaseWatch:
 
         def see_to() -> Watched:
             seen = answer()
-            self._took_s.append(questions.took_s)
-            self.round_trip_s = min(self._took_s)
             for job_id in seen.cancelled & held.keys():
                 self._cancel(held[job_id])
             self._disown([held[job_id] for job_id in seen.lost & held.keys()])
