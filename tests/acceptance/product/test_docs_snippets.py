@@ -40,14 +40,14 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield command.parent
 
 
-def environment(home: Path, dsn: str, commands: Path) -> dict[str, str]:
+def environment(home: Path, dsn: str, commands: list[Path]) -> dict[str, str]:
     """A reader's: the database set, the commands on the path, nothing of this checkout or of pytest."""
     hidden = ("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON")
     return {
         **environment_without(*hidden, locks=home / "locks"),
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
-        "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([*map(str, commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "QWF_DB_URL": dsn,
         "QWF_TEST_DB_URL": dsn,
         "SHOP_DB_URL": URL.create("postgresql+psycopg", query=parse_dsn(dsn)).render_as_string(False),
@@ -94,10 +94,12 @@ def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database, comman
     dsn = qwf_new_database()
     reader = tmp_path / "reader"
     reader.mkdir()
+    # Beside roles that start as they do for a reader, commands do too: else they would come before these are ready.
+    quick = [] if any(one.background for one in snippets_of(page)) else [commands]
     done = subprocess.run(
         [sys.executable, snippets.__file__, str(page), name_of(page)],
         cwd=reader,
-        env=environment(tmp_path, dsn, commands),
+        env=environment(tmp_path, dsn, quick),
         capture_output=True,
         text=True,
         timeout=PAGE_TIMEOUT_S,

@@ -122,12 +122,14 @@ def bystander(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         connection.commit()
 
 
-# What a proxy says to the settings of a session, and how it pools, are nothing to each other.
+# Each kind of pool and each answer to the settings of a session once; the other two pairs of them by night.
 @pytest.mark.parametrize(
     ("pooling", "settings"),
     [
         pytest.param("transaction", {}, id="transaction-refused"),
         pytest.param("session", IGNORED, id="session-ignored"),
+        pytest.param("transaction", IGNORED, id="transaction-ignored", marks=pytest.mark.nightly),
+        pytest.param("session", {}, id="session-refused", marks=pytest.mark.nightly),
     ],
 )
 def test_a_whole_house_works(pooling: str, settings: dict[str, str], qwf_dsn: str, tmp_path: Path) -> None:
