@@ -52,7 +52,7 @@ class KeptSizes:
                 kind,
                 load_mb=load_mb[::-1],
                 peak_mb=[] if peak_mb is None else [peak_mb],
-                declared_mb=spec and spec.vram_mb,
+                declared_mb=None if spec is None else spec.vram_mb,
             )
         if fresh or now >= self._learn_at:
             self._learn_at = now + LEARN_EVERY_S

@@ -11,14 +11,14 @@ import pytest
 from support.processes.workers import running_orchestrator, running_worker, until
 from support.servers.cluster import Cluster
 from support.stages.durable_kills import noted
-from support.tasks.durable_tasks import STEPS
+from support.stages.durable_tasks import STEPS
 
 from queue_workflows.db import bootstrap
 from queue_workflows.repositories import NewIngestJob, enqueue_many
 from queue_workflows.repositories.durable.events import emit_event
 
 JOBS = 20
-SETTINGS = {"QWF_APP": "support.tasks.durable_tasks", "QWF_LEASE_S": "2"}
+SETTINGS = {"QWF_APP": "support.stages.durable_tasks", "QWF_LEASE_S": "2"}
 LEFT = "SELECT count(*) FROM ingest_jobs WHERE status <> 'completed'"
 STORED = "SELECT job_id, name, attempt FROM durable_steps WHERE kind = 'step'"
 

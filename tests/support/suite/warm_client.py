@@ -15,7 +15,7 @@ _HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, sign
 
 def main(address: str, arguments: list[str]) -> int:
     """The exit status of the command; negative, the signal that ended it."""
-    variables = [f"{name}={value}" for name, value in os.environ.items()]
+    variables = [f"{name}={os.environ[name]}" for name in os.environ]
     words = [os.getcwd(), str(len(arguments)), *arguments, *variables]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(address)

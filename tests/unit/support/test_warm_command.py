@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.processes.environments import environment_without
 from support.processes.workers import patiently
 from support.suite.warm_command import warm_qwf
 
@@ -29,7 +30,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def environment() -> dict[str, str]:
     """One in which nothing is a reason to start a new interpreter."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    kept = environment_without("PYTHONPATH")
     return kept | {"QWF_DB_URL": "postgresql://here/film"}
 
 

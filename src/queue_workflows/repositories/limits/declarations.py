@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.repositories.sql import checks as check
-from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 
 VOUCHED_S: Final = 60.0
 FORGOTTEN_AFTER_S: Final = 30 * 86_400.0
@@ -182,9 +182,9 @@ class LimitDeclarationRepository:
         rows = self._sql.rows(IN_FORCE, {"owner": owner, "digest": digest})
         return InForce(*rows[0]) if rows else None
 
-    def declared(self, owner: str) -> list[tuple[Any, ...]]:
+    def declared(self, owner: str) -> Rows:
         """The limits that an app has in force, in the order of the columns that its words have."""
-        return list(self._sql.rows(DECLARED, {"owner": check.text("owner", owner)}))
+        return self._sql.rows(DECLARED, {"owner": check.text("owner", owner)})
 
     def forget(self, *, for_s: float = FORGOTTEN_AFTER_S) -> list[str]:
         """Forget apps that have not been heard of for so long; which."""
