@@ -49,7 +49,7 @@ def move_and_die(dsn: str, before: int, is_after: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    Statements.rows = counted  # type: ignore[method-assign]
+    Statements.rows = counted  # type: ignore[method-assign, assignment]
     with psycopg.connect(dsn, autocommit=True) as connection:
         moving = HistoryMoving(settings())
         while True:

@@ -54,7 +54,7 @@ def _texts(node: ast.stmt) -> Iterator[str]:
             yield each.value
         elif isinstance(each, ast.JoinedStr):
             yield "".join(
-                part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
+                str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
                 for part in each.values
                 if isinstance(part, ast.Constant | ast.FormattedValue)
             )
