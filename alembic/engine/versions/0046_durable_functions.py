@@ -29,10 +29,19 @@ BEGIN
 END
 $$
 """
+# For every sweep, also one with rights from before this revision, which would do nothing else any more.
+HAS_NEWS = """
+CREATE OR REPLACE FUNCTION qwf_has_news() RETURNS boolean LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
+BEGIN
+    RETURN (SELECT true FROM durable_events WHERE is_news ORDER BY id LIMIT 1) IS NOT NULL;
+END
+$$
+"""
 PIN_SEARCH_PATH = """
 DO $$
 BEGIN
     EXECUTE format('ALTER FUNCTION qwf_child_ended() SET search_path = %I, pg_temp', current_schema());
+    EXECUTE format('ALTER FUNCTION qwf_has_news() SET search_path = %I, pg_temp', current_schema());
 END
 $$
 """
@@ -114,6 +123,7 @@ def upgrade() -> None:
     add_columns("ingest_jobs", {"spawned_by": "text"})
     build_index(CHILDREN, "ingest_jobs", "(spawned_by) WHERE spawned_by IS NOT NULL")
     op.execute(CHILD_ENDED)
+    op.execute(HAS_NEWS)
     op.execute(PIN_SEARCH_PATH)
     op.execute("REVOKE ALL ON FUNCTION qwf_child_ended() FROM PUBLIC")
     if is_there("ingest_jobs"):
@@ -128,6 +138,7 @@ def downgrade() -> None:
     drop_index(CHILDREN)
     drop_columns("ingest_jobs", ["spawned_by"])
     op.execute("DROP FUNCTION IF EXISTS qwf_child_ended()")
+    op.execute("DROP FUNCTION IF EXISTS qwf_has_news()")
     op.execute("DROP TABLE IF EXISTS durable_events")
     op.execute("DROP TABLE IF EXISTS durable_steps")
 

@@ -126,10 +126,18 @@ def sweep(
 
 
 def _wake_by_news(connection: psycopg.Connection[Any]) -> bool:
-    """Wake durable functions by events and ends; whether there may be more. Imported where there are any."""
+    """Wake durable functions by events and ends; whether there may be more. Imported where there are any.
+
+    A right that is missing leaves them to a sweep that has it, and keeps nobody from work.
+    """
     from queue_workflows.engine.upkeep.news import wake_by_news
 
-    return wake_by_news(connection)
+    try:
+        return wake_by_news(connection)
+    except psycopg.errors.InsufficientPrivilege as refused:
+        said = " ".join(str(refused).split())
+        _log.error("durable functions are not woken: %s; apply docs/deploy/grants.sql after an upgrade", said)
+        return False
 
 
 def _forget_declared(connection: psycopg.Connection[Any]) -> None:

@@ -24,7 +24,7 @@ SELECT
     (SELECT true FROM ingest_jobs WHERE status = 'running' AND {lapsed} ORDER BY claimed_by LIMIT 1)
         IS NOT NULL,
     (SELECT true FROM ingest_jobs WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1) IS NOT NULL,
-    (SELECT true FROM durable_events WHERE is_news ORDER BY id LIMIT 1) IS NOT NULL
+    qwf_has_news()
 """.replace("{due}", DUE)
     .replace("{lapsed}", LAPSED)
     .replace("{in_lane}", IN_LANE)
