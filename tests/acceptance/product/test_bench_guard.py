@@ -73,7 +73,7 @@ def test_each_measure_comes_to_a_verdict(clone: Path, qwf_dsn: str) -> None:
     """In a quick look at a commit beside itself: all of it still runs."""
     process = guard(clone, "HEAD", "HEAD", "--anyway", "--quick", "--rounds", "6", "--dsn", qwf_dsn)
     out, err = process.communicate(timeout=500)
-    names = ["enqueue", "bulk", "drain", "drain-one", "drain-two", "wake", "nodes"]
+    names = ["enqueue", "bulk", "drain", "drain-one", "drain-two", "drain-eight", "wake", "nodes"]
     assert [line.split()[0] for line in out.splitlines()[1:]] == names, err
     assert process.returncode in (0, 1, 3), err
 
