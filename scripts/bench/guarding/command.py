@@ -30,7 +30,7 @@ _UNREACHABLE: Final = 69
 _UNDECIDED: Final = 3
 _BUSY: Final = 4
 # As they are in `measures`, which only a side's process can import.
-NAMES: Final = ("enqueue", "bulk", "drain", "drain-one", "drain-two", "wake", "nodes")
+NAMES: Final = ("enqueue", "bulk", "drain", "drain-one", "drain-two", "drain-eight", "wake", "nodes")
 
 
 class Busy(Exception):

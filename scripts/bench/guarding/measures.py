@@ -140,6 +140,11 @@ def drain_two(side: Side) -> Round:
     return partial(_drained, side, side.much(20_000, 500), [side.worker(), side.worker()])
 
 
+def drain_eight(side: Side) -> Round:
+    """Eight workers of eight, more than most machines that measure have cores."""
+    return partial(_drained, side, side.much(20_000, 500), [side.worker() for _ in range(8)])
+
+
 def wake(side: Side) -> Round:
     """From a commit to the first line of the body, an idle worker; by the clock it is the median."""
     samples, worker = side.much(40, 3), side.worker()
@@ -182,6 +187,7 @@ MEASURES: Final[Mapping[str, Callable[[Side], Round]]] = {
     "drain": drain,
     "drain-one": drain_one,
     "drain-two": drain_two,
+    "drain-eight": drain_eight,
     "wake": wake,
     "nodes": nodes,
 }

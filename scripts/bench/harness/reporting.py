@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import psycopg
 
 from bench import peers
 from bench.contest import cores
 from bench.harness.figures import Figure, as_json, table
 from bench.harness.measuring import Bench, Measure
-from bench.harness.servers import open_server
+from bench.harness.servers import Server, open_server
 
 # A full amount, that of a quick look, and what it is of.
 Amount = tuple[int, int, str]
@@ -54,7 +57,7 @@ def report(
             return 0
     kept = [cores.of(text) for text in wanted.cores] if beside_all and wanted.cores else None
     figures: list[Figure] = []
-    with open_server(wanted.dsn) as server:
+    with _opened(wanted.dsn) as server:
         if kept:
             cores.keep_apart(server.database(), *kept)
         around = {
@@ -79,6 +82,17 @@ def report(
         print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in around.items()))
         print(table(figures))
     return int(wanted.strict and any(figure.met is False for figure in figures))
+
+
+@contextmanager
+def _opened(dsn: str | None) -> Iterator[Server]:
+    """A server, or a line that says why there is none."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(open_server(dsn))
+        except psycopg.OperationalError as away:
+            raise SystemExit(f"the server cannot be used: {' '.join(str(away).split())}") from None
+        yield server
 
 
 def _taking_part(without: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,8 @@ def _launch(dsn: str) -> None:
 
     @DBOS.workflow(name="step")
     def step(_number: int) -> int:
-        return once()
+        done: int = once()
+        return done
 
     DBOS.launch()
     DBOS.register_queue("fetch", worker_concurrency=_CONCURRENCY, polling_interval_sec=_POLL_S)

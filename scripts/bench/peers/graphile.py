@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bench.peers.kinds import Forms, Peer
-
-LOCAL_QUEUE: Final = 500
-CONCURRENT: Final = 24
+from bench.peers.kinds import Peer
 
 
-def _elsewhere(*_: Any) -> Forms:
+def _elsewhere(*_: Any) -> Any:
     raise SystemExit("graphile-worker runs on Node: graphile.cjs does this")
 
 
@@ -18,7 +15,8 @@ PEER: Final = Peer(
     prepare=_elsewhere,
     produce=_elsewhere,
     work=_elsewhere,
-    settings=f"{CONCURRENT} at once, local queue of {LOCAL_QUEUE}, completions batched",
+    # As `graphile.cjs` sets it.
+    settings="24 at once, local queue of 500, completions batched",
     tables=("graphile_worker._private_jobs",),
     key="",
     fill="SELECT count(*) FROM graphile_worker.add_jobs(ARRAY("

@@ -114,11 +114,12 @@ def test_where_no_other_queue_is_installed_none_is_measured(
     [
         (["--cores", "0", "nine"], "--cores: 'nine' is no list of cores, such as 0-3,6"),
         (["--cores", "0", "9999"], "--cores: 9999 is not all among the cores that there are"),
+        (["--dsn", "postgresql://localhost:1/x"], "the server cannot be used: connection failed"),
         (["--without", "nobody"], "--without: there is no 'nobody' among the queues that are measured"),
     ],
 )
-def test_what_cannot_be_measured_is_said_before_a_server_starts(arguments: list[str], said: str) -> None:
-    """In one line."""
+def test_what_cannot_be_measured_is_said_in_a_line(arguments: list[str], said: str) -> None:
+    """Before anything is measured."""
     ran = run("beside.py", *arguments)
     assert (ran.returncode, said in ran.stderr.splitlines()[-1]) == (1, True), ran
 

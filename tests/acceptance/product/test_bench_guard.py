@@ -69,11 +69,12 @@ def test_what_costs_more_is_called_slower(clone: Path, qwf_dsn: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_measure_comes_to_a_verdict(clone: Path, qwf_dsn: str) -> None:
-    """In a quick look at a commit beside itself: all of it still runs."""
-    process = guard(clone, "HEAD", "HEAD", "--anyway", "--quick", "--rounds", "6", "--dsn", qwf_dsn)
+def test_measures_come_to_a_verdict(clone: Path, qwf_dsn: str) -> None:
+    """In a quick look at a commit beside itself: each kind of measure still runs."""
+    names = ["bulk", "drain-two", "wake", "nodes"]
+    only = [word for name in names for word in ("--only", name)]
+    process = guard(clone, "HEAD", "HEAD", "--anyway", "--quick", "--rounds", "6", *only, "--dsn", qwf_dsn)
     out, err = process.communicate(timeout=500)
-    names = ["enqueue", "bulk", "drain", "drain-one", "drain-two", "wake", "nodes"]
     assert [line.split()[0] for line in out.splitlines()[1:]] == names, err
     assert process.returncode in (0, 1, 3), err
 
