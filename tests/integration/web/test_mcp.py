@@ -122,7 +122,7 @@ def questions(there: There) -> list[tuple[str, dict[str, Any], list[str]]]:
 class TestQuestions:
     """Every tool answers what its command prints."""
 
-    @pytest.mark.parametrize("mode", ["auto", "legacy"])
+    @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
     def test_over_stdio(self, qwf_dsn: str, conn: psycopg.Connection, there: There, mode: str) -> None:
         """A real `qwf mcp`, in the protocol's present and its former way."""
 
@@ -149,9 +149,9 @@ class TestQuestions:
         for (name, _given, command), told in zip(questions(there), answers, strict=True):
             assert still(told["answer"]) == printed(qwf_dsn, *command), name
 
-    def test_the_doctor(self, qwf_dsn: str, conn: psycopg.Connection) -> None:
+    def test_the_doctor(self, qwf_dsn: str, served: Served) -> None:
         """It checks the database that the others are about."""
-        told = over_stdio(qwf_dsn, talk=lambda client: client.call_tool("doctor", {}))
+        told = over_http(served, talk=lambda client: client.call_tool("doctor", {}))
         checks = {check["name"]: check["status"] for check in said(told)["answer"]["checks"]}
         assert checks == {check["name"]: check["status"] for check in printed(qwf_dsn, "doctor")["checks"]}
 
@@ -503,7 +503,10 @@ class TestTheCommand:
         assert (rest, program.returncode) == ("", 0)
         assert "hello from the wiring" in log
 
-    @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    @pytest.mark.parametrize(
+        ("number", "status"),
+        [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    )
     def test_a_signal_ends_it_while_it_waits_for_input(
         self, qwf_dsn: str, conn: psycopg.Connection, number: int, status: int
     ) -> None:
