@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("unhurried")
 
 HERE = Path(__file__).parent
 # How scripts/test asks for the tests that are not slow; these try a quarter of the examples.
-WITHOUT_SLOW = "not slow"
+WITHOUT_SLOW = "not slow and not nightly"
 # They wait for real processes on a machine that may be busy. What is said of rows, and of who holds a lock,
 # must hold every time, and so must what passed again and again on a machine that was; a test elsewhere that
 # names a time on the clock carries the marker `timed`. Of the invariants the slow ones get a second try, for

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.cookiejar import CookieJar
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.suite import warm_starts
+
+PIPES: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 @contextmanager
 def qwf_web(dsn: str, home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The page while it is served, and the address that it printed."""
-    command = [sys.executable, "-m", "queue_workflows", "--db", dsn, "web", "--port", "0", *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=home, text=True, **pipes) as program:  # type: ignore[call-overload]
+    command = [*warm_starts.MODULE, "--db", dsn, "web", "--port", "0", *options]
+    with warm_starts.start(command, os.environ, cwd=home, **PIPES) as program:
         try:
             assert program.stdout is not None
             yield program, program.stdout.readline().strip()
@@ -31,8 +34,8 @@ def qwf_web(dsn: str, home: Path, *options: str) -> Iterator[tuple[subprocess.Po
 
 def refused(dsn: str, home: Path, *options: str) -> tuple[int, str]:
     """The status and the last line of a command that does not begin."""
-    command = [sys.executable, "-m", "queue_workflows", "--db", dsn, "web", *options]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+    command = [*warm_starts.MODULE, "--db", dsn, "web", *options]
+    done = warm_starts.run(command, os.environ, cwd=home, **PIPES)
     return done.returncode, done.stderr.strip().splitlines()[-1]
 
 
@@ -83,8 +86,9 @@ def test_another_browser_has_a_way_in(qwf_dsn: str, tmp_path: Path) -> None:
 
 def printed_link(home: Path, port: str) -> str:
     """What `qwf web --link` prints."""
-    command = [sys.executable, "-m", "queue_workflows", "web", "--link", "--port", port]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=120, check=True)
+    command = [*warm_starts.MODULE, "web", "--link", "--port", port]
+    done = warm_starts.run(command, os.environ, cwd=home, **PIPES)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 

@@ -94,7 +94,7 @@ def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database, comman
     dsn = qwf_new_database()
     reader = tmp_path / "reader"
     reader.mkdir()
-    # Beside roles that start as they do for a reader, commands do too: else they would come before these are ready.
+    # Beside roles that start as for a reader, commands do too: else they would come before these are ready.
     quick = [] if any(one.background for one in snippets_of(page)) else [commands]
     done = subprocess.run(
         [sys.executable, snippets.__file__, str(page), name_of(page)],

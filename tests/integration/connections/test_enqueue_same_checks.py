@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -187,7 +188,7 @@ def refusals(conn: psycopg.Connection[Any], said: dict[str, Any]) -> tuple[str, 
 
 def shown(value: Any) -> str:
     """What a case is called."""
-    return json.dumps(value)[:40] if isinstance(value, dict) else ""
+    return reprlib.repr(value)[:40] if isinstance(value, dict) else ""
 
 
 @pytest.mark.parametrize(("said", "words"), SAME, ids=shown)

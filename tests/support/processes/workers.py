@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from support.suite import warm_starts
+from support.suite.pauses import Pauses
 
 T = TypeVar("T")
 TESTS = Path(__file__).parents[2]
@@ -24,10 +25,10 @@ SHORT_LEASE = {"QWF_LEASE_S": "2"}
 
 def until(look: Callable[[], T], *, within_s: float = 150.0) -> T:
     """What `look` finds, as soon as it finds something."""
-    deadline = time.monotonic() + within_s
+    deadline, pauses = time.monotonic() + within_s, Pauses()
     while not (found := look()):
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+        pauses.sleep()
     return found
 
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
 from support.processes.environments import environment_without
 from support.suite import warm_starts
+from support.suite.pauses import Pauses
 
 from queue_workflows.db.migrations.catalog import read_catalog
 
@@ -71,10 +72,10 @@ def blocked(dsn: str, by: int) -> list[int]:
 
 def until(happened: Callable[[], object], what: str, seconds: float = 150.0) -> None:
     """Wait for something that must come; fails by name when it does not."""
-    deadline = time.monotonic() + seconds
+    deadline, pauses = time.monotonic() + seconds, Pauses()
     while not happened():
         assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
+        pauses.sleep()
 
 
 def qwf_environment(**more: str) -> dict[str, str]:

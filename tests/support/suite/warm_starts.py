@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib
 import io
 import json
 import os
@@ -56,6 +57,9 @@ _READY = (
     *("cli.jobs.job", "cli.queues.queue", "db.embedded.server", "roles.probes.servers"),
     *("hooks.attempt.runner", "hooks.attempt.at_seal", "hooks.output.store", "host.commands.client"),
 )
+
+# What is imported before the first process with this word on its command line; few tests need it.
+_READY_FOR = {"web": ("cli.page.web", "web.serving", "web.app")}
 
 
 class WarmProcess(subprocess.Popen[str]):
@@ -163,11 +167,8 @@ def _ready_process() -> _ReadyProcess:
 
 
 def import_all() -> None:
-    """Have what most commands need; what is there by now is shared with all children that do not touch it."""
-    for module in _READY:
-        __import__(f"queue_workflows.{module}")
-    gc.collect()
-    gc.freeze()
+    """Have what most commands need."""
+    _import(_READY)
 
 
 def _serve(given: socket.socket) -> None:
@@ -178,13 +179,29 @@ def _serve(given: socket.socket) -> None:
         message, streams, _, _ = socket.recv_fds(given, _LONGEST, 3)
         if not message:
             os._exit(0)
+        asked = json.loads(message)
+        _import_for(asked["arguments"])
         pid = _clone()
         if pid == 0:
-            _become(json.loads(message), streams)
+            _become(asked, streams)
             return
         for stream in streams:
             os.close(stream)
         given.send(str(pid).encode())
+
+
+def _import_for(words: Sequence[str]) -> None:
+    for word in words:
+        if word in _READY_FOR:
+            _import(_READY_FOR.pop(word))
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        importlib.import_module(f"queue_workflows.{module}")
+    # What is there by now is shared with all children, for as long as nobody touches it.
+    gc.collect()
+    gc.freeze()
 
 
 def _clone() -> int:
