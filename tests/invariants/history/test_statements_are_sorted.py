@@ -16,13 +16,17 @@ NOT_OVER = {
     "claims/claim_by_model": {"_CLAIM"},
     "claims/declared_options": {"FILL"},
     "claims/end": {"ENDING"},
-    "claims/hold_lease": {"BEAT", "CLAIM_AGAIN", "RENEW", "WATCH", "_PUT_ASIDE", "_SEEN", "_SEEN_HOOKS"},
-    "claims/operator_verbs": {"CANCEL", "COUNTED", "MARK"},
+    "claims/hold_lease": {"BEAT", "CLAIM_AGAIN", "FIND", "RENEW", "WATCH", "_PUT_ASIDE", "_SEEN", "_SEEN_HOOKS"},
+    "claims/operator_verbs": {"CANCEL", "COUNTED", "MARK", "OPEN_BELOW"},
     "claims/sweep": {"HELD_KEYS", "PROMOTE", "PROMOTE_HELD", "_RECLAIM"},
     "claims/sweep_look": {"LOOK"},
     "claims/unread_claims": {"_READ"},
     "claims/withdraw_doubts": {"WITHDRAW"},
     "due_times": {"MOVES", "NEXT_DUE"},
+    "durable/children": {"ADOPT"},
+    "durable/listing": {"OPEN_CHILDREN"},
+    "durable/steps": {"BEGIN_ROUND", "STORE"},
+    "durable/waits": {"WAIT", "WAKE"},
     "explain/explain_job": {"AHEAD", "AT_WORK", "JUDGED", "SUSPECTS_AHEAD"},
     "explain/explain_run_jobs": {"HOLDERS_OF_EACH"},
     "limits/lane_turns": {"ADVANCE"},
@@ -30,6 +34,7 @@ NOT_OVER = {
     "limits/overview": {"BEFORE_IN_LANE", "_JUMPS", "_WAITING"},
     "limits/slots": {"_LEFT"},
     "limits/waiting": {"FIRST"},
+    "reports/open_work": {"ARGS", "_KEYS", "_TASKS"},
     "reports/next_jobs": {"MEETS", "_IN_LINE", "_SUSPECTS"},
     "reports/queue_depth": {"DEPTHS"},
     "reports/stuck_jobs": {"STUCK"},
@@ -46,6 +51,8 @@ INSERTED_OR_KEYED = {
     "schedules/schedules": {"TRIGGER"},
     "schedules/ticks": {"_INSERT"},
 }
+# Durable functions with steps, and what they spawned: none of it moves.
+DURABLE = {"durable/children": {"ENDS"}, "durable/fork": {"FORK"}}
 # What waits, ended in the last hour, or failed: none of it moves.
 LATELY_OR_FAILED = {
     "reports/drain_progress": {"PUT_OFF"},
@@ -91,6 +98,7 @@ def test_every_statement_is_sorted() -> None:
     kinds = (
         NOT_OVER,
         INSERTED_OR_KEYED,
+        DURABLE,
         LATELY_OR_FAILED,
         READS_BOTH,
         BRINGS_BACK,
