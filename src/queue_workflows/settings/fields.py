@@ -214,6 +214,9 @@ class Settings(BaseSettings):
         description="How often a claim is renewed. Unset: a third of the lease, at most 10 s.",
     )
     poll_s: float = _seconds(1, 0.01, 3600, "The poll behind NOTIFY, jittered.")
+    rest_s: float = _seconds(
+        30, 0, DAY_S, "After how long without a claim a worker leaves its connections to its host's agent."
+    )
     grace_s: float = _seconds(
         30, 0, DAY_S, "How long a stopping worker lets its job finish before releasing it."
     )

@@ -16,15 +16,17 @@ from queue_workflows.cli.log.log_options import log_options
 from queue_workflows.cli.log.logs import log_arguments, log_to_stderr
 from queue_workflows.cli.roles.worker import worker
 from queue_workflows.cli.shared.seconds import Seconds
-from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
+from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.gpu.devices import find_devices
+from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.supervisor.janitor_when_needed import Attending
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.slots import (
+    AGENT,
     GPU,
     JANITOR,
     ORCHESTRATOR,
@@ -37,6 +39,8 @@ from queue_workflows.roles.supervisor.slots import (
 from queue_workflows.settings import Settings, check_queue_name
 
 MOST_WORKERS: Final = 1000
+# So many workers of one host are worth a process more.
+AGENT_FROM: Final = 8
 EACH: Final = f"{GPU}:each"
 # What the supervisor has to know itself.
 OUR_OWN: Final = ("--queue", "--host-label", "--grace")
@@ -138,6 +142,12 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     help="A janitor beside them, which ends what dead jobs left on this machine."
     "  [default: where there are resource kinds, or directories of runs]",
 )
+@click.option(
+    "--agent/--no-agent",
+    default=None,
+    help="An agent beside them, by which idle workers share one connection, so that hundreds of them cost the"
+    f" server little.  [default: with {AGENT_FROM} workers or more]",
+)
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
     "--grace",
@@ -160,6 +170,7 @@ def supervisor(
     orchestrator: bool,
     scheduler: bool,
     janitor: bool | None,
+    agent: bool | None,
     host_label: str | None,
     grace: float | None,
     spare: bool,
@@ -192,7 +203,7 @@ def supervisor(
         check_known_queue(spec.queue)
     attending = Attending(settings, is_open=janitor is None)
     return supervise(
-        [*workers.specs, *beside, *attending.due()],
+        [*_agent(workers.specs, settings, asked=agent), *workers.specs, *beside, *attending.due()],
         late=attending.due,
         each=_on_devices(workers.each, settings),
         command_for=commands(invocation, settings, grace),
@@ -200,6 +211,13 @@ def supervisor(
         db_url=invocation.db_url,
         with_spares=spare,
     )
+
+
+def _agent(specs: Sequence[WorkerSpec], settings: Settings, *, asked: bool | None) -> list[Spec]:
+    """The agent, first, as the workers look for it; past a proxy that keeps no sessions it is of no use."""
+    sharing = [spec for spec in specs if spec.queue not in (GPU, HOOKS_QUEUE) and not spec.last_ends]
+    is_wanted = asked if asked is not None else len(sharing) >= AGENT_FROM and IS_LINUX and settings.listen
+    return [AGENT] if is_wanted else []
 
 
 def _on_devices(each: EachDevice | None, settings: Settings) -> EachDevice | None:

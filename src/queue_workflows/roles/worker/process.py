@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from queue_workflows import clock as time
@@ -31,6 +32,8 @@ from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.roles import exec_inheritance
+from queue_workflows.roles.agent_link.watch import AgentWatch
+from queue_workflows.roles.agent_link.wire import AgentWire
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.probes.health import HealthReport, judge
 from queue_workflows.roles.probes.serve import probed
@@ -154,6 +157,12 @@ def _bar_of(loop: SharedLoop | EventLoop, identity: Identity) -> Callable[[HeldJ
     return (lambda _held: False) if identity.part else None
 
 
+def _agent_of(identity: Identity) -> AgentWatch | None:
+    if not identity.agent:
+        return None
+    return AgentWatch(identity.agent, host_label=identity.host_label, queue=identity.queue)
+
+
 def _work(
     database: Database,
     settings: Settings,
@@ -179,6 +188,7 @@ def _work(
             [family.channel],
             payloads=[options.queue],
             on_failure=at_fault,
+            nearer=partial(AgentWire.joined, identity.agent) if identity.agent else None,
         ) as listener,
     ):
         if deadman.reason_off:
@@ -198,6 +208,7 @@ def _work(
             launcher_pid=launcher_pid,
             is_barred=_bar_of(loop, identity),
             declare=LimitDeclaring.of(settings, options.app).keep,
+            agent=_agent_of(identity),
         )
         guardians.append(guardian)
         side_connection = SideConnection(

@@ -35,6 +35,10 @@ class LookTurns:
         """How long to leave to those ahead what this worker was woken for; they double from wave to wave."""
         return 0.0 if self._turns is None else self._turns.ahead().bit_length() * self._step_s
 
+    def is_behind(self) -> bool:
+        """Whether another worker of this host waits in front of this one."""
+        return self._turns is not None and self._turns.ahead() > 0
+
     def looked(self, began: float, *, found: bool, is_free: bool) -> None:
         """Learn from a look at everything, by a worker that `is_free` for whatever there is."""
         if self._turns is None:

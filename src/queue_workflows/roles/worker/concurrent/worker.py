@@ -137,6 +137,7 @@ class ConcurrentWorker(WorkerBase):
         if limit and self._room.is_little(limit, self._in_hand() - waiting - self._over(), waiting):
             limit, alone = self._wanted_later()
         if limit:
+            self._claims()
             self._exchange.exchange(limit, alone)
         elif self._exchange.unread:
             self._exchange.read()
@@ -314,6 +315,8 @@ class ConcurrentWorker(WorkerBase):
         if (wake := self._listener.wait(timeout)) is None:
             self._guardian.cut_if_stuck()
             self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
+            if not self._holdings.count():
+                self._rest()
             if self._is_settled and self._is_empty_alone and self._is_polled_for():
                 self._look_at = time.monotonic() + self._poll_s()
         elif self._guardian.poll.take_found():
