@@ -22,11 +22,12 @@ def report(
     *,
     beside_peers: bool = False,
     amounts: Mapping[str, Amount] | None = None,
+    server_settings: Mapping[str, str] | None = None,
 ) -> int:
     """Run those measures that are asked for and print what they found; 1 if a missed target is to count.
 
     With `beside_peers` there is an option that installs the peers and has them measured too; `amounts` are
-    options of a script's own.
+    options of a script's own, `server_settings` parameters of an embedded server.
     """
     amounts = amounts or {}
     wanted = _arguments(description, list(measures), amounts, beside_peers=beside_peers)
@@ -40,7 +41,7 @@ def report(
         peers.install()
         versions = peers.installed()
     figures: list[Figure] = []
-    with open_server(wanted.dsn) as server:
+    with open_server(wanted.dsn, server_settings) as server:
         around = {
             "postgres": server.version,
             "fsync": server.fsync,

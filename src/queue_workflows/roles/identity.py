@@ -17,7 +17,7 @@ JOBS_DONE: Final = "_QWF_JOBS_DONE"
 SCHEMA: Final = "_QWF_SCHEMA"
 # Told to one of the processes that take the place of a worker of several jobs: to run one, and its number.
 PART: Final = "_QWF_PART"
-# Told by a supervisor to all that it starts: where the agent of this host is found.
+# Told by a supervisor to all that it starts: the secret by which the agent of this host is found.
 AGENT: Final = "_QWF_AGENT"
 
 
@@ -34,7 +34,7 @@ class Identity:
     schema: str = ""
     # Of the processes that take the place of one with several jobs; 0 is none of these.
     part: int = 0
-    # Where the agent of this host is found; empty where there is none.
+    # By what the agent of this host is found; empty where there is none.
     agent: str = ""
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import select
 import socket
 import time
@@ -44,6 +45,7 @@ class _Caller:
     # The number of its question whether we listen, while we do not.
     asks_to_listen: int | None = None
     listens: bool = False
+    is_known: bool = False
 
 
 class Agent:
@@ -55,9 +57,11 @@ class Agent:
         door: socket.socket,
         halt: Halt,
         *,
+        secret: str,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`door` is where workers come in."""
+        """`door` is where workers come in that know the `secret`."""
+        self._secret = secret
         self._listener = listener
         self._door = door
         self._halt = halt
@@ -143,7 +147,7 @@ class Agent:
                 try:
                     for words in caller.link.heard():
                         self._answer(caller, *words)
-                except AgentGone:
+                except (AgentGone, LookupError, TypeError, ValueError):
                     self._drop(caller)
 
     def _let_in(self) -> None:
@@ -173,6 +177,10 @@ class Agent:
 
     def _answer(self, caller: _Caller, verb: str, *rest: Any) -> None:
         match verb, rest:
+            case "secret", (secret,):
+                caller.is_known = secrets.compare_digest(secret, self._secret)
+            case _ if not caller.is_known:
+                self._drop(caller)
             case "listen", (number,):
                 caller.asks_to_listen = number
                 self._see_to_listening()

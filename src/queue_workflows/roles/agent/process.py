@@ -26,8 +26,8 @@ _PACE: Final = Pace(retry_first=0.2, retry_most=2.0)
 def run_agent(database: Database, settings: Settings) -> ExitCode:
     """Serve the workers beside this process until told to stop; the status to end the process with."""
     bound_to_launcher()
-    address = Identity.take(settings.host_label, ROLE).agent
-    if not address:
+    secret = Identity.take(settings.host_label, ROLE).agent
+    if not secret:
         raise ConfigurationError(
             "the host agent serves the workers of a supervisor", advice="start `qwf supervisor`"
         )
@@ -43,7 +43,7 @@ def run_agent(database: Database, settings: Settings) -> ExitCode:
     with (
         halt.on_signals(),
         closing(listener),
-        closing(Agent(listener, serving(address), halt)) as agent,
+        closing(Agent(listener, serving(secret), halt, secret=secret)) as agent,
         told(agent.is_fine, lambda: None),
     ):
         return agent.run()

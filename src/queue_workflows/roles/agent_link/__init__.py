@@ -1,6 +1,6 @@
 """What a worker and its supervisor know of the host agent: where it is, and how to speak to it.
 
-    supervisor ──an address in the environment──> agent, workers
+    supervisor ──a secret in the environment──> agent, workers
     worker's main thread ──`wire`──> agent: LISTEN for it, and wake it
     worker's guardian ──`watch`──> agent: what to know while it rests; its heartbeats
 

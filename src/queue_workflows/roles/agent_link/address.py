@@ -1,11 +1,14 @@
 """Where the agent of a supervisor is found, and messages to and from it: JSON in a socket that keeps packets.
 
-The address is a name that the kernel keeps, in no directory; it goes with the process that has it. It is
-drawn by chance for each supervisor, and either end speaks to a process of its own account alone.
+A supervisor draws a secret and tells it to what it starts. The address is made of that: a name that the
+kernel keeps, in no directory, and that goes with the process that has it. Anybody may see it; so what comes
+has to know the secret, and either end speaks to a process of its own account alone. What a job starts is told
+neither.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -27,15 +30,19 @@ class AgentGone(Exception):
     """The other end is gone, or does not read what it is told."""
 
 
-def new_address() -> str:
-    """An address that nobody else has; empty where there are none, as only Linux keeps such names."""
-    return f"qwf-agent-{secrets.token_hex(16)}" if IS_LINUX else ""
+def new_secret() -> str:
+    """What only a supervisor and what it starts know; empty where there is no address, as off Linux."""
+    return secrets.token_hex(16) if IS_LINUX else ""
 
 
-def serving(address: str) -> socket.socket:
+def _address(secret: str) -> str:
+    return f"\0qwf-agent-{hashlib.sha256(secret.encode()).hexdigest()[:32]}"
+
+
+def serving(secret: str) -> socket.socket:
     """The agent's socket, for those that come."""
     own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    own.bind(f"\0{address}")
+    own.bind(_address(secret))
     own.listen(_WAITING)
     own.setblocking(False)
     return own
@@ -52,15 +59,17 @@ class Link:
         self._is_over = False
 
     @classmethod
-    def dial(cls, address: str) -> Self | None:
-        """A connection to the agent; None where there is none."""
+    def dial(cls, secret: str) -> Self | None:
+        """A connection to the agent, which is told the secret; None where there is none."""
         dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             dialled.setblocking(False)
-            dialled.connect(f"\0{address}")
+            dialled.connect(_address(secret))
             if is_of_ours(dialled):
-                return cls(dialled)
-        except OSError:
+                link = cls(dialled)
+                link.say("secret", secret)
+                return link
+        except (OSError, AgentGone):
             pass
         dialled.close()
         return None

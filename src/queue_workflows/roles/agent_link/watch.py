@@ -49,8 +49,9 @@ class Told:
         """From `words`."""
         wish = None
         if control is not None:
-            desired, *rest, expires_at = control
-            wish = Control(DesiredState(desired), *rest, expires_at and datetime.fromisoformat(expires_at))
+            desired, number, host_label, of_queue, reason, actor, until = control
+            expires_at = None if until is None else datetime.fromisoformat(until)
+            wish = Control(DesiredState(desired), number, host_label, of_queue, reason, actor, expires_at)
         none: frozenset[int] = frozenset()
         return cls(Watched(none, none, version, wish), Found(queued, frozenset(held)))
 
@@ -58,8 +59,8 @@ class Told:
 class AgentWatch:
     """One guardian's; it is connected while its worker rests."""
 
-    def __init__(self, address: str, *, host_label: str, queue: str) -> None:
-        self._address = address
+    def __init__(self, secret: str, *, host_label: str, queue: str) -> None:
+        self._secret = secret
         self._names = host_label, queue
         self._link: Link | None = None
         self._try_at = 0.0
@@ -75,15 +76,16 @@ class AgentWatch:
         """What the agent says; None while it has not for some seconds."""
         if self._link is None and now >= self._try_at:
             self._try_at, self._since = now + _AGAIN_S, now
-            self._link = Link.dial(self._address)
+            self._link = Link.dial(self._secret)
             self._say("watch", *self._names)
         try:
             messages = [] if self._link is None else self._link.heard()
-        except AgentGone:
+            for _, *words in messages[-1:]:
+                self._told = now, Told.of(*words)
+        except (AgentGone, TypeError, ValueError):
+            # Also what another version tells.
             self.leave()
             return None
-        for _, *words in messages[-1:]:
-            self._told = now, Told.of(*words)
         if self._told is None or now - self._told[0] > STALE_S:
             self._since = now
             return None

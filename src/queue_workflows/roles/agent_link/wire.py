@@ -44,9 +44,9 @@ class AgentWire:
         self._poll.register(link.fileno(), select.POLLIN)
 
     @classmethod
-    def joined(cls, address: str) -> Self | None:
+    def joined(cls, secret: str) -> Self | None:
         """A wire to an agent that listens; None where there is none."""
-        if (link := Link.dial(address)) is None:
+        if (link := Link.dial(secret)) is None:
             return None
         wire = cls(link)
         try:
@@ -104,7 +104,7 @@ class AgentWire:
                     self._notes.append(Note(*rest))
                 elif rest[0] == number:
                     answer = str(rest[1])
-        except AgentGone as gone:
+        except (AgentGone, LookupError, TypeError, ValueError) as gone:
             raise WireLost(f"the host agent: {gone}") from None
         return answer
 

@@ -9,7 +9,7 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import identity
-from queue_workflows.roles.agent_link.address import new_address
+from queue_workflows.roles.agent_link.address import new_secret
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.supervisor.database_thread import DatabaseThread, Pace
 from queue_workflows.roles.supervisor.gpu_placement import Placement
@@ -42,7 +42,7 @@ def supervise(
     for what wants that beside a signal.
     """
     if AGENT in specs:
-        os.environ[identity.AGENT] = new_address()
+        os.environ[identity.AGENT] = new_secret()
     manager = ServiceManager.from_environment()
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
         halt = Halt(waiter.ring)
