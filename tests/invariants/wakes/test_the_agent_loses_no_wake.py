@@ -85,10 +85,10 @@ def test_an_operator_is_heard_by_all_that_rest(floor: Floor) -> None:
     with with_agent(floor, 3, **AT_ONCE):
         idle(floor.connection, 3)
         until(lambda: connections(floor) == 4)
-        control.set("pause", host_label="*", queue="fetch", actor="test")
+        control.set("*", "fetch", "pause", actor="test")
         count = "SELECT count(*) FROM worker_heartbeats WHERE state = %s"
         until(lambda: floor.connection.execute(count, ["paused"]).fetchone() == (3,))
-        control.set("on", host_label="*", queue="fetch", actor="test")
+        control.clear("*", "fetch", actor="test")
         floor.until_completed(floor.enqueue())
 
 

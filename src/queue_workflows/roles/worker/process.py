@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows import clock as time
 from queue_workflows import db
@@ -32,8 +32,6 @@ from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.roles import exec_inheritance
-from queue_workflows.roles.agent_link.watch import AgentWatch
-from queue_workflows.roles.agent_link.wire import AgentWire
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.probes.health import HealthReport, judge
 from queue_workflows.roles.probes.serve import probed
@@ -52,6 +50,10 @@ from queue_workflows.roles.worker.single import MIN_SCHEMA, Worker
 from queue_workflows.settings import Settings
 from queue_workflows.telemetry.instruments import observe_in_flight
 from queue_workflows.telemetry.provider import settle
+
+if TYPE_CHECKING:
+    from queue_workflows.db.connections.bounded_wire import ListenWire
+    from queue_workflows.roles.agent_link.watch import AgentWatch
 
 _log = logging.getLogger(__name__)
 
@@ -157,9 +159,21 @@ def _bar_of(loop: SharedLoop | EventLoop, identity: Identity) -> Callable[[HeldJ
     return (lambda _held: False) if identity.part else None
 
 
-def _agent_of(identity: Identity) -> AgentWatch | None:
+def _nearer(identity: Identity) -> Callable[[], ListenWire | None] | None:
+    """What listens for all of this host; imported for a worker that has an agent alone."""
     if not identity.agent:
         return None
+    from queue_workflows.roles.agent_link.wire import AgentWire
+
+    return partial(AgentWire.joined, identity.agent)
+
+
+def _agent_of(identity: Identity) -> AgentWatch | None:
+    """What asks for this worker while it rests; imported for a worker that has an agent alone."""
+    if not identity.agent:
+        return None
+    from queue_workflows.roles.agent_link.watch import AgentWatch
+
     return AgentWatch(identity.agent, host_label=identity.host_label, queue=identity.queue)
 
 
@@ -188,7 +202,7 @@ def _work(
             [family.channel],
             payloads=[options.queue],
             on_failure=at_fault,
-            nearer=partial(AgentWire.joined, identity.agent) if identity.agent else None,
+            nearer=_nearer(identity),
         ) as listener,
     ):
         if deadman.reason_off:

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import psycopg
 
@@ -45,7 +45,6 @@ from queue_workflows.host.processes.tree_by_mark import die_with_parent
 from queue_workflows.repositories.claims.hold_lease import Watched
 from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.control import Control
-from queue_workflows.roles.agent_link.watch import AgentWatch
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.roles.process_exit import die_of, end_children, execute_anew
@@ -67,6 +66,9 @@ from queue_workflows.roles.worker.job_log import JobLog
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 from queue_workflows.telemetry.provider import flush
+
+if TYPE_CHECKING:
+    from queue_workflows.roles.agent_link.watch import AgentWatch
 
 _log = logging.getLogger(__name__)
 
