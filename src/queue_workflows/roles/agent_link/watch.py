@@ -75,25 +75,26 @@ class AgentWatch:
     def told(self, now: float) -> Told | None:
         """What the agent says; None while it has not for some seconds."""
         if self._link is None and now >= self._try_at:
-            self._try_at, self._since = now + _AGAIN_S, now
+            self._try_at = now + _AGAIN_S
             self._link = Link.dial(self._secret)
             self._say("watch", *self._names)
         try:
             messages = [] if self._link is None else self._link.heard()
             for _, *words in messages[-1:]:
+                self._since = self._since if self._is_fresh(now) else now
                 self._told = now, Told.of(*words)
         except (AgentGone, TypeError, ValueError):
             # Also what another version tells.
             self.leave()
             return None
-        if self._told is None or now - self._told[0] > STALE_S:
-            self._since = now
-            return None
-        return self._told[1]
+        return self._told[1] if self._told is not None and self._is_fresh(now) else None
 
     def is_steady(self, now: float) -> bool:
         """Whether it has told something regularly for a while."""
-        return self._told is not None and now - self._since >= STEADY_S
+        return self._is_fresh(now) and now - self._since >= STEADY_S
+
+    def _is_fresh(self, now: float) -> bool:
+        return self._told is not None and now - self._told[0] <= STALE_S
 
     def beat(self, worker_id: str, said: Mapping[str, Any]) -> bool:
         """Have a heartbeat written; whether the agent was told."""
