@@ -32,6 +32,8 @@ from queue_workflows.settings import Settings, load_settings
 SIMULATED: Final = {"simulated": (1_000, 100, "idle workers of which the statements are sent")}
 EACH: Final = 25
 _BEAT_S: Final = 5
+# Of so many workers each looks this seldom for what to sweep.
+_SWEEPS_EVERY: Final = 5
 _THREADS: Final = 8
 _QUEUE: Final = "fetch"
 
@@ -61,7 +63,8 @@ class _Host:
             beat = HeartbeatRepository(self.guardian).beating(self.workers[0], **self._said(0))
             self.questions.add(beat)
         self.questions.add(jobs.watching([], host_label=self.label, queue=_QUEUE))
-        look_with(self.questions, settings)
+        if self.turn % _SWEEPS_EVERY == 0:
+            look_with(self.questions, settings)
         self.questions.add(jobs.finding(_QUEUE, holds=(HOST_LOCK, "unknown_task")))
         self.questions.ask()
         HeartbeatRepository(self.supervisor).signs(self.workers)
