@@ -6,7 +6,7 @@ import os
 import platform
 import uuid
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ class Identity:
     # Of the processes that take the place of one with several jobs; 0 is none of these.
     part: int = 0
     # By what the agent of this host is found; empty where there is none.
-    agent: str = ""
+    agent: str = field(default="", repr=False)
 
     @property
     def worker_id(self) -> str:

@@ -56,16 +56,16 @@ def until_over(floor: Floor, pair: list[int]) -> None:
         time.sleep(0.0005)
 
 
-def with_agent(floor: Floor, workers: int, **settings: str) -> Supervised:
-    """A supervisor of workers of one job at a time, with an agent."""
-    return supervisor_of(
-        floor.dsn, "--agent", "--no-spare", "--worker", f"fetch:{workers} --concurrency 1", env=settings
-    )
+def with_agent(floor: Floor, workers: int, concurrency: int = 1, **settings: str) -> Supervised:
+    """A supervisor of workers, with an agent."""
+    worker = f"fetch:{workers} --concurrency {concurrency}"
+    return supervisor_of(floor.dsn, "--agent", "--no-spare", "--worker", worker, env=settings)
 
 
-def test_workers_that_rest_have_no_connection(floor: Floor) -> None:
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_workers_that_rest_have_no_connection(floor: Floor, concurrency: int) -> None:
     """There are four: the supervisor's, the agent's, and two of the worker that is first in line."""
-    with with_agent(floor, 5, **AT_ONCE):
+    with with_agent(floor, 5, concurrency, **AT_ONCE):
         idle(floor.connection, 5)
         until(lambda: connections(floor) == 4)
         (before,) = floor.connection.execute(BEATS).fetchone() or ([],)

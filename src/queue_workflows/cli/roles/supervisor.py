@@ -215,6 +215,8 @@ def supervisor(
 
 def _agent(specs: Sequence[WorkerSpec], settings: Settings, *, asked: bool | None) -> list[Spec]:
     """The agent, first, as the workers look for it; past a proxy that keeps no sessions it is of no use."""
+    if asked and not IS_LINUX:
+        raise click.UsageError("--agent needs Linux: each worker has connections of its own here")
     sharing = [spec for spec in specs if spec.queue not in (GPU, HOOKS_QUEUE) and not spec.last_ends]
     is_wanted = asked if asked is not None else len(sharing) >= AGENT_FROM and IS_LINUX and settings.listen
     return [AGENT] if is_wanted else []

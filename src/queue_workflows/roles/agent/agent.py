@@ -26,6 +26,7 @@ from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.roles.agent.rounds import Place, Rounds
 from queue_workflows.roles.agent_link.address import AgentGone, Link, is_of_ours
 from queue_workflows.roles.loop import Halt, Urgency
+from queue_workflows.settings import check_queue_name
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class Agent:
                 try:
                     for words in caller.link.heard():
                         self._answer(caller, *words)
-                except (AgentGone, LookupError, TypeError, ValueError):
+                except (AgentGone, QwfError, LookupError, TypeError, ValueError):
                     self._drop(caller)
 
     def _let_in(self) -> None:
@@ -187,7 +188,7 @@ class Agent:
             case "echo", (_, channel, payload):
                 self._tell(caller, "note", channel, payload)
             case "watch", (host_label, queue):
-                caller.place = Place(host_label, queue)
+                caller.place = Place(host_label, check_queue_name(queue))
             case "beat", (worker_id, said):
                 self._rounds.beat(worker_id, said)
             case _, (number, *parameters) if caller.listens:
