@@ -62,7 +62,7 @@ class Rounds:
         return {place: Told(watched(), found()) for place, (watched, found) in asked.items()}
 
     def _checked(self, connection: psycopg.Connection[Any], beats: dict[str, Said]) -> list[dict[str, Any]]:
-        """Those that the server will have: what is wrong with one is nothing to the others."""
+        """What the server will have of them: what is wrong with one is nothing to the others."""
         heartbeats, checked = HeartbeatRepository(connection), []
         for worker_id, said in sorted(beats.items()):
             try:
