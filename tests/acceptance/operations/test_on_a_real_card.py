@@ -201,6 +201,7 @@ def test_a_stranger_on_the_card_is_told_from_what_our_worker_left(card: Card) ->
     finally:
         stranger.communicate("", timeout=120)
     waits = card.begin("use")
-    assert "is tried again" in qwf_here("--db", card.dsn, "workers", "on", HOST, "gpu").stdout
+    # The supervisor says it before it has written it.
+    until(lambda: "is tried again" in qwf_here("--db", card.dsn, "workers", "on", HOST, "gpu").stdout)
     following = card.worker()
     assert card.completed(waits)["pid"] == following

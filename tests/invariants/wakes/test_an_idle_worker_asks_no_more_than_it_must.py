@@ -21,6 +21,7 @@ from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM
 from queue_workflows.repositories.claims.sweep_look import LOOK, Sweepable
 from queue_workflows.repositories.limits.lanes import LANES
 from queue_workflows.repositories.sql.connection import Questions
+from queue_workflows.repositories.workers.heartbeats import Others
 from queue_workflows.settings import Settings
 
 JOBS = 5
@@ -91,7 +92,7 @@ def test_what_an_idle_worker_asks_is_one_transaction(floor: Floor) -> None:
     questions.ask()
     ended = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     nothing = Sweepable(due=False, lapsed=False, lanes=False)
-    assert (others(), watched().control) == (0, None)
+    assert (others(), watched().control) == (Others(0, 0), None)
     assert found() == Found(queued=False, held=frozenset())
     assert seen() == Seen({"node": nothing, "ingest": nothing}, is_anybody_silent=False)
     assert began is not None
