@@ -40,10 +40,10 @@ def together(bench: Bench) -> Sequence[Figure]:
 
 def apart(bench: Bench) -> Sequence[Figure]:
     """Without: each worker for itself; of many only as many as have room."""
-    return _fleet(bench, "each for itself", "--no-agent")
+    return _fleet(bench, "each for itself")
 
 
-def _fleet(bench: Bench, name: str, option: str) -> Sequence[Figure]:
+def _fleet(bench: Bench, name: str, *options: str) -> Sequence[Figure]:
     hosts = bench.amounts["hosts"]
     each = bench.amounts["workers"] // hosts
     name = f"{each * hosts} idle workers on {hosts} hosts, {name}"
@@ -52,9 +52,9 @@ def _fleet(bench: Bench, name: str, option: str) -> Sequence[Figure]:
         for number in range(hosts):
             settings = {"QWF_HOST_LABEL": f"host-{number}", "QWF_REST_S": "5"}
             supervisor = stack.enter_context(
-                supervising(dsn, "--no-spare", option, "--worker", f"fetch {_ALONE}", settings=settings)
+                supervising(dsn, "--no-spare", *options, "--worker", f"fetch {_ALONE}", settings=settings)
             )
-            settings |= _secret_of(supervisor.pid) if option == "--agent" else {}
+            settings |= _secret_of(supervisor.pid) if options else {}
             for _ in range(each - 1):
                 worker = {
                     "options": ["worker", "--queue", "fetch", *_ALONE.split()],

@@ -16,7 +16,7 @@ from queue_workflows.cli.log.log_options import log_options
 from queue_workflows.cli.log.logs import log_arguments, log_to_stderr
 from queue_workflows.cli.roles.worker import worker
 from queue_workflows.cli.shared.seconds import Seconds
-from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES, check_known_queue, effective_settings
+from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.gpu.devices import find_devices
 from queue_workflows.host.kernel import IS_LINUX
@@ -39,8 +39,6 @@ from queue_workflows.roles.supervisor.slots import (
 from queue_workflows.settings import Settings, check_queue_name
 
 MOST_WORKERS: Final = 1000
-# So many workers of one host are worth a process more.
-AGENT_FROM: Final = 8
 EACH: Final = f"{GPU}:each"
 # What the supervisor has to know itself.
 OUR_OWN: Final = ("--queue", "--host-label", "--grace")
@@ -143,10 +141,10 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     "  [default: where there are resource kinds, or directories of runs]",
 )
 @click.option(
-    "--agent/--no-agent",
-    default=None,
+    "--agent",
+    is_flag=True,
     help="An agent beside them, by which idle workers share one connection, so that hundreds of them cost the"
-    f" server little.  [default: with {AGENT_FROM} workers or more]",
+    " server little; on Linux.",
 )
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
@@ -170,7 +168,7 @@ def supervisor(
     orchestrator: bool,
     scheduler: bool,
     janitor: bool | None,
-    agent: bool | None,
+    agent: bool,
     host_label: str | None,
     grace: float | None,
     spare: bool,
@@ -191,6 +189,8 @@ def supervisor(
         raise click.UsageError(
             "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"
         )
+    if agent and not IS_LINUX:
+        raise click.UsageError("--agent needs Linux: each worker has connections of its own here")
     run_as_child_if_pid1()
     bound_to_launcher()
     settings = effective_settings(
@@ -203,7 +203,7 @@ def supervisor(
         check_known_queue(spec.queue)
     attending = Attending(settings, is_open=janitor is None)
     return supervise(
-        [*_agent(workers.specs, settings, asked=agent), *workers.specs, *beside, *attending.due()],
+        [*([AGENT] if agent else []), *workers.specs, *beside, *attending.due()],
         late=attending.due,
         each=_on_devices(workers.each, settings),
         command_for=commands(invocation, settings, grace),
@@ -211,15 +211,6 @@ def supervisor(
         db_url=invocation.db_url,
         with_spares=spare,
     )
-
-
-def _agent(specs: Sequence[WorkerSpec], settings: Settings, *, asked: bool | None) -> list[Spec]:
-    """The agent, first, as the workers look for it; past a proxy that keeps no sessions it is of no use."""
-    if asked and not IS_LINUX:
-        raise click.UsageError("--agent needs Linux: each worker has connections of its own here")
-    sharing = [spec for spec in specs if spec.queue not in (GPU, HOOKS_QUEUE) and not spec.last_ends]
-    is_wanted = asked if asked is not None else len(sharing) >= AGENT_FROM and IS_LINUX and settings.listen
-    return [AGENT] if is_wanted else []
 
 
 def _on_devices(each: EachDevice | None, settings: Settings) -> EachDevice | None:
