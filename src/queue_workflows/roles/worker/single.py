@@ -157,7 +157,7 @@ class Worker(WorkerBase):
     def _is_seen_to(self) -> bool:
         """Whether another worker of this host has looked since this one was woken, and left nothing."""
         woken = time.monotonic()
-        due = woken + self._turns.pause()
+        due = woken + self._turns.pause(is_resting=self._guardian.is_resting)
         while (left := due - time.monotonic()) > 0:
             if (wake := self._listener.wait(left)) is None:
                 break

@@ -328,7 +328,8 @@ class ConcurrentWorker(WorkerBase):
     def _is_woken(self, *, for_a_job: bool) -> None:
         """There may be something to claim: look in turn with the other workers of this host, or at once."""
         now = time.monotonic()
-        pause = self._turns.pause() if for_a_job and self._is_settled and self._is_empty else 0.0
+        must_look = not (for_a_job and self._is_settled and self._is_empty)
+        pause = 0.0 if must_look else self._turns.pause(is_resting=self._guardian.is_resting)
         if pause:
             self._looks_unless_seen_to(now, now + pause)
         else:
