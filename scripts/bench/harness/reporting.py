@@ -27,11 +27,13 @@ def report(
     beside_peers: bool = False,
     beside_all: bool = False,
     amounts: Mapping[str, Amount] | None = None,
+    server_settings: Mapping[str, str] | None = None,
 ) -> int:
     """Run those measures that are asked for and print what they found; 1 if a missed target is to count.
 
     With `beside_peers` there is an option that installs the peers and has them measured too; with
-    `beside_all` all that are installed are measured in any case. `amounts` are options of a script's own.
+    `beside_all` all that are installed are measured in any case. `amounts` are options of a script's own,
+    `server_settings` parameters of an embedded server.
     """
     amounts = amounts or {}
     parser = _parser(description, list(measures), amounts)
@@ -57,7 +59,7 @@ def report(
             return 0
     kept = [cores.of(text) for text in wanted.cores] if beside_all and wanted.cores else None
     figures: list[Figure] = []
-    with _opened(wanted.dsn) as server:
+    with _opened(wanted.dsn, server_settings) as server:
         if kept:
             cores.keep_apart(server.database(), *kept)
         around = {
@@ -85,11 +87,11 @@ def report(
 
 
 @contextmanager
-def _opened(dsn: str | None) -> Iterator[Server]:
+def _opened(dsn: str | None, settings: Mapping[str, str] | None) -> Iterator[Server]:
     """A server, or a line that says why there is none."""
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(open_server(dsn))
+            server = stack.enter_context(open_server(dsn, settings))
         except psycopg.OperationalError as away:
             raise SystemExit(f"the server cannot be used: {' '.join(str(away).split())}") from None
         yield server

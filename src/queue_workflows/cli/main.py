@@ -53,6 +53,10 @@ ENTRIES: Final = {
     "supervisor": Entry(
         "queue_workflows.cli.roles.supervisor:supervisor", "Run and watch the workers of this machine."
     ),
+    "agent": Entry(
+        "queue_workflows.cli.roles.agent:agent",
+        "Listen for the idle workers of a supervisor, which starts it.",
+    ),
     "janitor": Entry(
         "queue_workflows.cli.roles.janitor:janitor", "End what dead jobs left behind on this machine."
     ),

@@ -57,6 +57,8 @@ class WakeTurns:
         self._fd = fd
         self._memory = mmap.mmap(fd, _SIZE)
         self._seat: int | None = None
+        # Whether all seats were taken.
+        self._is_outside = False
         self._is_free = True
 
     @classmethod
@@ -86,25 +88,27 @@ class WakeTurns:
             return
         self.leave()
         self._is_free = is_free
+        self._is_outside = True
         for seat in range(_FIRST[is_free], _FIRST[is_free] + _SEATS):
             with suppress(OSError):
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, seat)
-                self._seat = seat
+                self._seat, self._is_outside = seat, False
                 return
 
     def leave(self) -> None:
         """Give up the seat, as for a job."""
-        seat, self._seat = self._seat, None
+        seat, self._seat, self._is_outside = self._seat, None, False
         if seat is not None and self._descriptors.are_ours():
             with suppress(OSError):
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, seat)
 
     def ahead(self) -> int:
-        """How many sit before this worker; none where nobody knows."""
-        seat = self._seat
+        """How many sit before this worker; if all seats are taken, all of them, and 0 where nobody knows."""
+        seat, first = self._seat, _FIRST[True]
+        if self._is_outside:
+            return 2 * _SEATS
         if seat is None or not self._descriptors.are_ours():
             return 0
-        first = _FIRST[True]
         try:
             if not self._is_taken(first, seat - first):
                 return 0

@@ -6,7 +6,7 @@ import os
 import platform
 import uuid
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ JOBS_DONE: Final = "_QWF_JOBS_DONE"
 SCHEMA: Final = "_QWF_SCHEMA"
 # Told to one of the processes that take the place of a worker of several jobs: to run one, and its number.
 PART: Final = "_QWF_PART"
+# Told by a supervisor to all that it starts: the secret by which the agent of this host is found.
+AGENT: Final = "_QWF_AGENT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Identity:
     schema: str = ""
     # Of the processes that take the place of one with several jobs; 0 is none of these.
     part: int = 0
+    # By what the agent of this host is found; empty where there is none.
+    agent: str = field(default="", repr=False)
 
     @property
     def worker_id(self) -> str:
@@ -44,10 +48,11 @@ class Identity:
         # Taken out: a worker that a job starts is another one.
         given, done = environ.pop(INCARNATION, ""), environ.pop(JOBS_DONE, "")
         schema, part = environ.pop(SCHEMA, ""), environ.pop(PART, "")
+        agent = environ.pop(AGENT, "")
         incarnation = given if given.isalnum() else uuid.uuid4().hex[:12]
         jobs_done = int(done) if done.isdecimal() else 0
         number = int(part) if part.isdecimal() else 0
-        return cls(host_label, queue, incarnation, os.getpid(), jobs_done, schema, number)
+        return cls(host_label, queue, incarnation, os.getpid(), jobs_done, schema, number, agent)
 
     def hand_on(self, jobs_done: int, environ: MutableMapping[str, str] = os.environ) -> None:
         """Keep this identity when the process executes itself anew: to supervisor and counts it is one."""
@@ -56,6 +61,8 @@ class Identity:
         environ[SCHEMA] = self.schema
         if self.part:
             environ[PART] = str(self.part)
+        if self.agent:
+            environ[AGENT] = self.agent
 
 
 def given_to(incarnation: str, part: int = 0) -> dict[str, str]:

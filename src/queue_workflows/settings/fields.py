@@ -220,6 +220,9 @@ class Settings(BaseSettings):
         9000,
         "How many jobs a worker of several claims ahead at most, however far away its server is; 0: none.",
     )
+    rest_s: float = _seconds(
+        30, 0, DAY_S, "After how long without a claim a worker leaves its connections to its host's agent."
+    )
     grace_s: float = _seconds(
         30, 0, DAY_S, "How long a stopping worker lets its job finish before releasing it."
     )

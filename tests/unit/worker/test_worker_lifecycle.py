@@ -64,6 +64,7 @@ def lifecycle(
         warm_models=lambda: [*held.warm],
         keeps_models=models is not None,
         poll=SimpleNamespace(holds_nothing=lambda _reason: False),
+        is_resting=False,
         wish=None,
         stopping=None,
         knows_module=lambda label: label == "p/m",

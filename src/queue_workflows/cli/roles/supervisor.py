@@ -19,12 +19,14 @@ from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.gpu.devices import find_devices
+from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.supervisor.janitor_when_needed import Attending
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.slots import (
+    AGENT,
     GPU,
     JANITOR,
     ORCHESTRATOR,
@@ -138,6 +140,12 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     help="A janitor beside them, which ends what dead jobs left on this machine."
     "  [default: where there are resource kinds, or directories of runs]",
 )
+@click.option(
+    "--agent",
+    is_flag=True,
+    help="An agent beside them, by which idle workers share one connection, so that hundreds of them cost the"
+    " server little; on Linux.",
+)
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
     "--grace",
@@ -160,6 +168,7 @@ def supervisor(
     orchestrator: bool,
     scheduler: bool,
     janitor: bool | None,
+    agent: bool,
     host_label: str | None,
     grace: float | None,
     spare: bool,
@@ -180,6 +189,8 @@ def supervisor(
         raise click.UsageError(
             "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"
         )
+    if agent and not IS_LINUX:
+        raise click.UsageError("--agent needs Linux: each worker has connections of its own here")
     run_as_child_if_pid1()
     bound_to_launcher()
     settings = effective_settings(
@@ -192,7 +203,7 @@ def supervisor(
         check_known_queue(spec.queue)
     attending = Attending(settings, is_open=janitor is None)
     return supervise(
-        [*workers.specs, *beside, *attending.due()],
+        [*([AGENT] if agent else []), *workers.specs, *beside, *attending.due()],
         late=attending.due,
         each=_on_devices(workers.each, settings),
         command_for=commands(invocation, settings, grace),

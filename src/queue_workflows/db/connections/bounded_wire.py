@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import psycopg
 from psycopg import pq
@@ -24,6 +24,28 @@ class Note(NamedTuple):
 
 class WireLost(Exception):
     """The connection is gone, or as good as gone."""
+
+
+class ListenWire(Protocol):
+    """What a listener needs of a connection; `Wire` is one to the server."""
+
+    def fileno(self) -> int:
+        """The socket, to wait on."""
+
+    def ask(self, statement: str, *parameters: str) -> tuple[str | None, ...]:
+        """The first row of one statement."""
+
+    def send(self, statement: str, *parameters: str) -> None:
+        """Send one statement, of which nobody wants the answer."""
+
+    def read(self) -> list[Note]:
+        """The notifications that have arrived, without waiting."""
+
+    def lend(self) -> psycopg.Connection[Any]:
+        """The connection itself, at rest."""
+
+    def close(self) -> None:
+        """Let go of it, without waiting."""
 
 
 def absorb(pgconn: pq.abc.PGconn) -> None:

@@ -133,14 +133,16 @@ class Database:
         self.connect().close()
         return self._route.options()
 
-    def connect_session(self, *, autocommit: bool = False, though_forgone: bool = False) -> AskingConnection:
+    def connect_session(
+        self, *, autocommit: bool = False, though_forgone: bool = False, hot: bool = False
+    ) -> AskingConnection:
         """A connection that keeps a server session of its own, past a proxy that keeps none.
 
         With `though_forgone` only what is found counts, and not that QWF_LISTEN is off.
         """
         if not (self.can_listen or though_forgone):
             raise SessionsNotKept("QWF_LISTEN is off", advice=PROXY_ADVICE)
-        connection = self.connect(autocommit=autocommit, direct=True)
+        connection = self.connect(autocommit=autocommit, direct=True, hot=hot)
         if not connection.between.keeps_sessions:
             connection.close()
             raise SessionsNotKept(connection.between.describe(), advice=PROXY_ADVICE)

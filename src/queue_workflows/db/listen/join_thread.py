@@ -11,7 +11,7 @@ from typing import Final
 
 import psycopg
 
-from queue_workflows.db.connections.bounded_wire import Wire, WireLost
+from queue_workflows.db.connections.bounded_wire import ListenWire, WireLost
 from queue_workflows.db.connections.descriptors import Descriptors
 from queue_workflows.db.connections.failures import classify_failure
 from queue_workflows.errors import QwfError, SessionsNotKept
@@ -78,7 +78,7 @@ class Attempt:
 
     def __init__(
         self,
-        join: Callable[[], Wire],
+        join: Callable[[], ListenWire],
         bell: Wakeup,
         on_failure: Callable[[Exception], None] = lambda _exc: None,
     ) -> None:
@@ -89,7 +89,7 @@ class Attempt:
         self._hand_over = threading.Lock()
         self._abandoned = False
         self.begun = self.done = False
-        self.wire: Wire | None = None
+        self.wire: ListenWire | None = None
         self.trouble: str | None = None
         # Nothing went wrong: what was found between us and the server allows no LISTEN, and that was said.
         self.is_pointless = False
@@ -101,7 +101,7 @@ class Attempt:
     def run(self) -> None:
         """Try, and ring when it is decided."""
         self.begun = True
-        wire: Wire | None = None
+        wire: ListenWire | None = None
         try:
             wire = self._join_server()
         except SessionsNotKept as exc:

@@ -12,6 +12,9 @@ is seldom missed and that its absence is known.
 
 Where a proxy in between keeps no sessions this stays apart, and looks again after the longest pause.
 
+Where something nearer listens for all of this host, this joins there first, and moves there later if it was
+not to be had: it answers what the server would.
+
 Joining happens in a thread, so that no loop waits for it. On arrival what was advertised is advertised
 again, and the caller is woken once: it may have missed something.
 
@@ -43,7 +46,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.connections.bounded_wire import Note, Wire, WireLost
+from queue_workflows.db.connections.bounded_wire import ListenWire, Note, Wire, WireLost
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.connections.failures import PROXY_ADVICE, classify_failure
 from queue_workflows.db.connections.proxies import is_announced
@@ -65,6 +68,8 @@ OLDEST_RUNNING: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())"
 CANARY: Final = "SELECT pg_notify($1, $2)"
 # A thread that was lost as it started is not waited for any longer.
 _BEGINS_WITHIN_S: Final = 5.0
+# How often to look whether something nearer is there by now.
+_NEARER_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ class Listener:
 
     `connect` gives a fresh autocommit connection, None means poll only. With `payloads` only notifications
     that carry one of them wake the loop. `on_failure` is told why a connection could not be made, in the
-    thread that tried, and ends the process if that is at fault.
+    thread that tried, and ends the process if that is at fault. `nearer` gives what listens for all of this
+    host, or None while there is nothing.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class Listener:
         payloads: Collection[str] | None = None,
         pace: Pace | None = None,
         on_failure: Callable[[Exception], None] = lambda _exc: None,
+        nearer: Callable[[], ListenWire | None] | None = None,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -121,7 +128,10 @@ class Listener:
         self._now = now
         self._chance = chance
         self._opened_in = os.getpid()
-        self._wire: Wire | None = None
+        self._nearer = nearer
+        self._is_near = False
+        self._nearer_at = 0.0
+        self._wire: ListenWire | None = None
         self._attempt: Attempt | None = None
         self._try_at = now()
         self._failures = 0
@@ -141,6 +151,8 @@ class Listener:
         # Kept, as the way from a wake to the claim is as long as what is done on it for the first time.
         self._ready = select.poll()
         self._ready.register(self._bell, select.POLLIN)
+        self._beside: int | None = None
+        self._is_called = False
         self._rang = True
         self._in_use = threading.RLock()
 
@@ -158,6 +170,37 @@ class Listener:
         if self._wire is not None:
             return "listening"
         return "joining" if self._attempt is not None else "apart"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether something of this host listens for it, so that it has no connection."""
+        return self._is_near and self._wire is not None
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The queues that are advertised, or are to be as soon as that can be done."""
+        with self._in_use:
+            return frozenset(self._wanted)
+
+    @property
+    def mark(self) -> int | None:
+        """The next transaction at the last advertisement, while an earlier one may still run."""
+        with self._in_use:
+            return self._mark
+
+    def oldest_running(self) -> int | None:
+        """The oldest transaction that runs; None without a connection."""
+        self._refuse_fork()
+        with self._in_use:
+            oldest = self._keep_wire(_oldest_running)
+            if oldest is not None and self._mark is not None and oldest >= self._mark:
+                self._mark = None
+            return oldest
+
+    def also(self, fileno: int) -> None:
+        """Have a `wait` end, as if interrupted, also when this descriptor is readable."""
+        self._beside = fileno
+        self._ready.register(fileno, select.POLLIN)
 
     def wait(self, timeout: float) -> Wake | None:
         """Wait for a reason to look for work, or the timeout; connects and checks on the way."""
@@ -242,7 +285,7 @@ class Listener:
         """The connection itself, for what the loop reads between two waits; None while there is none."""
         self._refuse_fork()
         with self._in_use:
-            return self._keep_wire(Wire.lend)
+            return self._keep_wire(lambda wire: wire.lend())
 
     def close(self) -> None:
         """Let go of the connection; a forked child lets go without a word, for the socket is its parent's."""
@@ -275,6 +318,7 @@ class Listener:
             self._keep_wire(self._take_in)
             if self._now() >= self._canary_at:
                 self._keep_wire(self._check_canary)
+            self._see_to_nearer()
         elif self._attempt is not None:
             if self._attempt.done:
                 self._take_over(self._attempt)
@@ -284,6 +328,24 @@ class Listener:
         elif self._now() >= self._try_at:
             self._begin_attempt()
 
+    def _see_to_nearer(self) -> None:
+        """Move to what is nearer, if it has come: the queue is advertised there before it is not here."""
+        if self._nearer is None or self._is_near or self._wire is None:
+            return
+        if self._attempt is None and self._now() >= self._nearer_at:
+            self._nearer_at = self._now() + _NEARER_EVERY_S
+            self._attempt = Attempt(self._join_nearer, self._bell)
+            self._attempt.start()
+        elif self._attempt is not None and self._attempt.done:
+            attempt, self._attempt = self._attempt, None
+            if attempt.wire is not None and (farther := self._drop_wire()) is not None:
+                self._advertised.clear()
+                self._take_wire(attempt.wire)
+                farther.close()
+        elif self._attempt is not None and self._now() >= self._nearer_at:
+            self._attempt.abandon()
+            self._attempt = None
+
     def _begin_attempt(self) -> None:
         self._attempt = Attempt(self._join, self._bell, self._on_failure)
         self._try_at = self._now() + _BEGINS_WITHIN_S
@@ -292,7 +354,8 @@ class Listener:
     def _next_duty(self) -> float:
         """When `_tend` has something to do that no file descriptor announces."""
         if self._wire is not None:
-            return self._canary_at
+            is_far = self._nearer is not None and not self._is_near
+            return min(self._canary_at, self._nearer_at) if is_far else self._canary_at
         is_to_try = self._connect is not None and (self._attempt is None or not self._attempt.begun)
         return self._try_at if is_to_try else float("inf")
 
@@ -311,14 +374,19 @@ class Listener:
             wake = Wake("notified", frozenset(self._notes), self._heard)
             self._notes, self._heard = set(), 0
             return wake
+        if self._is_called:
+            self._is_called = False
+            return Wake("interrupted")
         return None
 
     def _sleep(self, seconds: float) -> None:
         # A poll is in whole milliseconds; rounding down would spin through the last one.
         ready = self._ready.poll(None if seconds == float("inf") else max(0, -int(-seconds * 1000 // 1)))
         self._rang = len(ready) > 1 or (len(ready) == 1 and ready[0][0] == self._bell.fileno())
+        if self._beside is not None:
+            self._is_called = any(number == self._beside for number, _ in ready)
 
-    def _take_in(self, wire: Wire) -> int:
+    def _take_in(self, wire: ListenWire) -> int:
         arrived = wire.read()
         for note in arrived:
             if note == self._canary:
@@ -331,7 +399,7 @@ class Listener:
                 self._heard += 1
         return len(arrived)
 
-    def _check_canary(self, wire: Wire) -> None:
+    def _check_canary(self, wire: ListenWire) -> None:
         if self._canary is not None:
             raise WireLost(f"its own notification did not come back within {self._pace.answer_within:g} s")
         self._canary = Note(self._canary_channel, str(next(self._canary_numbers)))
@@ -340,8 +408,16 @@ class Listener:
         # Sending may have taken in what the socket will not announce again.
         self._take_in(wire)
 
-    def _join(self) -> Wire:
-        """Connect, LISTEN and hear the first canary; runs in a thread and changes nothing of ours."""
+    def _join_nearer(self) -> ListenWire:
+        """Join what is nearer; runs in a thread and changes nothing of ours."""
+        if self._nearer is not None and (wire := self._nearer()) is not None:
+            return wire
+        raise WireLost("nothing nearer listens")
+
+    def _join(self) -> ListenWire:
+        """Join what is nearer, else connect, LISTEN and hear the first canary; runs in a thread."""
+        if self._nearer is not None and (nearer := self._nearer()) is not None:
+            return nearer
         assert self._connect is not None  # noqa: S101 - `_tend` starts no attempt when LISTEN is off
         connection = self._connect()
         wire = self._wired(connection)
@@ -378,8 +454,13 @@ class Listener:
             self._try_at = self._now() + pause
             self._report(attempt.trouble or "", is_known=attempt.is_pointless)
             return
-        self._wire = attempt.wire
-        self._ready.register(self._wire, select.POLLIN)
+        self._take_wire(attempt.wire)
+
+    def _take_wire(self, wire: ListenWire) -> None:
+        self._wire, self._is_near = wire, not isinstance(wire, Wire)
+        self._nearer_at = self._now() + _NEARER_EVERY_S
+        self._ready.register(wire, select.POLLIN)
+        self._mark = None
         self._failures = 0
         self._canary = None
         self._canary_at = self._now() + self._pace.canary_every
@@ -389,7 +470,7 @@ class Listener:
         self._joined_before, self.trouble = True, None
         self._keep_wire(self._advertise_wanted)
 
-    def _keep_wire(self, use: Callable[[Wire], T]) -> T | None:
+    def _keep_wire(self, use: Callable[[ListenWire], T]) -> T | None:
         """Use the connection if there is one; if it is lost on the way, there is none afterwards."""
         if self._wire is None:
             return None
@@ -401,7 +482,7 @@ class Listener:
             raise classify_failure(exc, "") from exc
         return None
 
-    def _drop_wire(self) -> Wire | None:
+    def _drop_wire(self) -> ListenWire | None:
         wire, self._wire = self._wire, None
         if wire is not None:
             # Before it is closed: by then its number may be that of another descriptor.
@@ -412,6 +493,9 @@ class Listener:
         wire = self._drop_wire()
         if wire is not None:
             wire.close()
+        if self._attempt is not None:
+            self._attempt.abandon()
+            self._attempt = None
         self._advertised.clear()
         self._mark = None
         # Half a pause by chance, so that a restarted server does not meet all its listeners at once.
@@ -423,7 +507,7 @@ class Listener:
             _log.warning("LISTEN does not work, polling meanwhile: %s", why)
         self.trouble = why
 
-    def _advertise_wanted(self, wire: Wire) -> None:
+    def _advertise_wanted(self, wire: ListenWire) -> None:
         for queue in sorted(self._wanted - self._advertised):
             if wire.ask(ADVERTISE, queue) == ("t",):
                 # Asked in a statement after the lock's: what inserted before the lock was held is below.
@@ -431,21 +515,25 @@ class Listener:
                 # Only now: without the mark nobody would look for those writers.
                 self._advertised.add(queue)
 
-    def _withdraw_all(self, wire: Wire) -> None:
+    def _withdraw_all(self, wire: ListenWire) -> None:
         """Withdraw all without waiting for the answers: the next question takes them first."""
         for queue in sorted(self._advertised):
             wire.send(WITHDRAW, queue)
 
-    def _settle(self, wire: Wire) -> bool:
+    def _settle(self, wire: ListenWire) -> bool:
         """Whether everything is advertised and no transaction is left that inserted before it was."""
         self._advertise_wanted(wire)
         if self._wanted - self._advertised:
             return False
         if self._mark is None:
             return True
-        if int(wire.ask(OLDEST_RUNNING)[0] or 0) >= self._mark:
+        if _oldest_running(wire) >= self._mark:
             self._mark = None
         return False
+
+
+def _oldest_running(wire: ListenWire) -> int:
+    return int(wire.ask(OLDEST_RUNNING)[0] or 0)
 
 
 def _checked_channel(channel: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Required, TypedDict, Unpack
 
@@ -48,6 +48,29 @@ RETURNING (
         LIMIT 1000
     ) AS lately
 )
+"""
+# said: a row of each worker that rests, told by what speaks for all of a host; in one order, for the locks.
+BEAT_ALL: Final = """
+WITH said AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(%(said)s::jsonb) AS said (
+        worker_id text, host_label text, queue text, pid integer, state text, state_reason text,
+        cached_models jsonb, versions jsonb, load jsonb, control_version bigint
+    )
+)
+INSERT INTO worker_heartbeats (
+    worker_id, host_label, queue, pid, state, state_reason, jobs_held, cached_models, versions, load,
+    control_version, started_at, last_seen
+)
+SELECT worker_id, host_label, queue, pid, state, state_reason, 0, cached_models, versions, load,
+    control_version, statement_timestamp(), statement_timestamp()
+FROM said ORDER BY worker_id
+ON CONFLICT (worker_id) DO UPDATE SET
+    host_label = EXCLUDED.host_label, queue = EXCLUDED.queue, pid = EXCLUDED.pid, state = EXCLUDED.state,
+    state_reason = EXCLUDED.state_reason, current_job_family = NULL, current_job_id = NULL, jobs_held = 0,
+    current_model = NULL, cached_models = EXCLUDED.cached_models, versions = EXCLUDED.versions,
+    load = EXCLUDED.load, control_version = EXCLUDED.control_version, last_seen = EXCLUDED.last_seen,
+    last_flagged_dead_at = NULL
+RETURNING worker_id
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text")
 COUNTS: Final = """
@@ -153,42 +176,48 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         question = self.beating(worker_id, **said)
         return question.read(self._sql.rows(question.sql, question.params))
 
-    def beating(
-        self,
-        worker_id: str,
-        *,
-        host_label: str,
-        queue: str,
-        pid: int,
-        state: str,
-        state_reason: str | None = None,
-        current_job: tuple[str, int] | None = None,
-        jobs_held: int = 0,
-        current_model: str | None = None,
-        cached_models: Iterable[str] = (),
-        versions: dict[str, Any] | None = None,
-        load: dict[str, Any] | None = None,
-        control_version: int = 0,
-    ) -> Question[Others]:
+    def beating(self, worker_id: str, **said: Unpack[Said]) -> Question[Others]:
         """`beat` as a question, to be asked with others."""
-        family, job_id = (None, None) if current_job is None else current_job
-        params = {
-            "worker_id": check.text("worker_id", worker_id),
-            "host_label": check.text("host_label", host_label),
-            "queue": check_queue_name(queue),
-            "pid": check.whole("pid", pid, 1, check.INT_MAX),
-            "state": check.word("state", state, WorkerState),
-            "state_reason": check.text_or_none("state_reason", state_reason, max_bytes=check.TEXT_BYTES),
+        family, job_id = said.get("current_job") or (None, None)
+        params = self._place(worker_id, said) | {
             "current_job_family": None if family is None else check.word("family", family, JobFamily),
             "current_job_id": job_id,
-            "jobs_held": check.whole("jobs_held", jobs_held, 0, check.INT_MAX),
-            "current_model": check.text_or_none("current_model", current_model),
-            "cached_models": self._limits.json(list(cached_models)),
-            "versions": self._limits.json_object("versions", versions),
-            "load": self._limits.json_object("load", load),
-            "control_version": control_version,
+            "jobs_held": check.whole("jobs_held", said.get("jobs_held", 0), 0, check.INT_MAX),
+            "current_model": check.text_or_none("current_model", said.get("current_model")),
+            "cached_models": self._limits.json(list(said.get("cached_models", ()))),
+            "versions": self._limits.json_object("versions", said.get("versions")),
+            "load": self._limits.json_object("load", said.get("load")),
+            "control_version": said.get("control_version", 0),
         }
         return Question(BEAT, params, lambda rows: Others(*rows[0][0]))
+
+    def resting(self, worker_id: str, said: Said) -> dict[str, Any]:
+        """One worker's row of `beating_all`, checked; it holds nothing, whatever else it has said."""
+        versions, load = said.get("versions"), said.get("load")
+        self._limits.json_object("versions", versions)
+        self._limits.json_object("load", load)
+        return self._place(worker_id, said) | {
+            "cached_models": list(said.get("cached_models", ())),
+            "versions": versions or {},
+            "load": load or {},
+            "control_version": said.get("control_version", 0),
+        }
+
+    def beating_all(self, rows: Sequence[Mapping[str, Any]]) -> Question[int]:
+        """Write the heartbeats of workers that hold nothing, of rows by `resting`; how many."""
+        return Question(BEAT_ALL, {"said": self._limits.json(list(rows))}, len)
+
+    @staticmethod
+    def _place(worker_id: str, said: Said) -> dict[str, Any]:
+        reason = said.get("state_reason")
+        return {
+            "worker_id": check.text("worker_id", worker_id),
+            "host_label": check.text("host_label", said["host_label"]),
+            "queue": check_queue_name(said["queue"]),
+            "pid": check.whole("pid", said["pid"], 1, check.INT_MAX),
+            "state": check.word("state", said["state"], WorkerState),
+            "state_reason": check.text_or_none("state_reason", reason, max_bytes=check.TEXT_BYTES),
+        }
 
     def fetch(self, worker_id: str) -> WorkerHeartbeat | None:
         """One worker's last beat, or None."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.systemd import ServiceManager
+from queue_workflows.roles import identity
+from queue_workflows.roles.agent_link.address import new_secret
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.supervisor.database_thread import DatabaseThread, Pace
 from queue_workflows.roles.supervisor.gpu_placement import Placement
 from queue_workflows.roles.supervisor.restarts import Restarts
-from queue_workflows.roles.supervisor.slots import EachDevice, Spec, worth_a_spare
+from queue_workflows.roles.supervisor.slots import AGENT, EachDevice, Spec, worth_a_spare
 from queue_workflows.roles.supervisor.spares import Spares
 from queue_workflows.roles.supervisor.start_child import Outlet
 from queue_workflows.roles.supervisor.supervisor import Supervisor
@@ -38,6 +41,8 @@ def supervise(
     for commands that are `qwf worker`, which knows how to stand by. `begins` is given what stops all of them,
     for what wants that beside a signal.
     """
+    if AGENT in specs:
+        os.environ[identity.AGENT] = new_secret()
     manager = ServiceManager.from_environment()
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
         halt = Halt(waiter.ring)

@@ -77,6 +77,7 @@ class EachDevice:
 
 ORCHESTRATOR: Final = RoleSpec("orchestrator")
 SCHEDULER: Final = RoleSpec("scheduler")
+AGENT: Final = RoleSpec("agent", is_attendant=True)
 JANITOR: Final = RoleSpec("janitor", is_attendant=True)
 Spec = WorkerSpec | RoleSpec
 

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows import clock as time
 from queue_workflows import db
@@ -50,6 +51,10 @@ from queue_workflows.roles.worker.single import MIN_SCHEMA, Worker
 from queue_workflows.settings import Settings
 from queue_workflows.telemetry.instruments import observe_in_flight
 from queue_workflows.telemetry.provider import settle
+
+if TYPE_CHECKING:
+    from queue_workflows.db.connections.bounded_wire import ListenWire
+    from queue_workflows.roles.agent_link.watch import AgentWatch
 
 _log = logging.getLogger(__name__)
 
@@ -159,6 +164,24 @@ def _bar_of(loop: SharedLoop | EventLoop, identity: Identity) -> Callable[[HeldJ
     return (lambda _held: False) if identity.part else None
 
 
+def _nearer(identity: Identity) -> Callable[[], ListenWire | None] | None:
+    """What listens for all of this host; imported for a worker that has an agent alone."""
+    if not identity.agent:
+        return None
+    from queue_workflows.roles.agent_link.wire import AgentWire
+
+    return partial(AgentWire.joined, identity.agent)
+
+
+def _agent_of(identity: Identity) -> AgentWatch | None:
+    """What asks for this worker while it rests; imported for a worker that has an agent alone."""
+    if not identity.agent:
+        return None
+    from queue_workflows.roles.agent_link.watch import AgentWatch
+
+    return AgentWatch(identity.agent, host_label=identity.host_label, queue=identity.queue)
+
+
 def _work(
     database: Database,
     settings: Settings,
@@ -184,6 +207,7 @@ def _work(
             [family.channel],
             payloads=[options.queue],
             on_failure=at_fault,
+            nearer=_nearer(identity),
         ) as listener,
     ):
         if deadman.reason_off:
@@ -203,6 +227,7 @@ def _work(
             launcher_pid=launcher_pid,
             is_barred=_bar_of(loop, identity),
             declare=LimitDeclaring.of(settings, options.app).keep,
+            agent=_agent_of(identity),
         )
         guardians.append(guardian)
         side_connection = SideConnection(

@@ -82,6 +82,7 @@ class Worker(WorkerBase):
     def _claim(self) -> ClaimedJob | None:
         """The next job, or none."""
         self._guardian.main_at = now = time.monotonic()
+        self._claims()
         try:
             claim_session = self._worker_connection.claim_session()
             bounded = self._holdings.bounded(self._worker_connection.meanwhile)
@@ -121,6 +122,7 @@ class Worker(WorkerBase):
         try:
             return self._woken(is_known=is_known)
         finally:
+            self._guardian.is_resting = False
             self._turns.leave()
 
     def _woken(self, *, is_known: bool) -> ClaimedJob | None:
@@ -145,6 +147,7 @@ class Worker(WorkerBase):
             timeout = min(timeout, self._lifecycle.tidy(), self._job_log.due_in(now))
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
+                self._rest()
                 is_known = not is_unsettled and self._is_polled_for()
             elif wake.reason != "interrupted":
                 self._look_pace.found(time.monotonic())
@@ -154,7 +157,7 @@ class Worker(WorkerBase):
     def _is_seen_to(self) -> bool:
         """Whether another worker of this host has looked since this one was woken, and left nothing."""
         woken = time.monotonic()
-        due = woken + self._turns.pause()
+        due = woken + self._turns.pause(is_resting=self._guardian.is_resting)
         while (left := due - time.monotonic()) > 0:
             if (wake := self._listener.wait(left)) is None:
                 break

@@ -64,6 +64,11 @@ class WorkerConnection:
         self._redactor = redactor
         self._claim_session: ClaimSession | None = None
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection, as far as anybody knows."""
+        return self._line.is_up
+
     def connected(self) -> AskingConnection:
         """The connection, for all else that the main thread asks."""
         return self._line.connected()

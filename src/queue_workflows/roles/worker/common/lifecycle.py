@@ -211,7 +211,7 @@ class WorkerLifecycle:
 
         `at_last` looks in any case: the worker would end.
         """
-        if self._family is not INGEST or not self.may_claim():
+        if self._family is not INGEST or self._guardian.is_resting or not self.may_claim():
             return False
         is_due = self._fetch_size.is_due(self._had(), now)
         if not is_due and not at_last:
@@ -280,7 +280,7 @@ class WorkerLifecycle:
 
     def must_ask(self, now: float) -> bool:
         """Whether it is time to `fetch_again`."""
-        return self.must_fetch(now) or self._locks.is_due(now)
+        return not self._guardian.is_resting and (self.must_fetch(now) or self._locks.is_due(now))
 
     def fetch_again(self, now: float) -> bool:
         """Now and then: what a worker that does not know its task has put aside is not left to its delay.

@@ -31,12 +31,18 @@ class LookTurns:
         if self._turns is not None:
             self._turns.leave()
 
-    def pause(self) -> float:
+    def pause(self, *, is_resting: bool = False) -> float:
         """How long to leave to those ahead what this worker was woken for; they double from wave to wave."""
         if self._turns is None:
             return 0.0
         # Two at once: one of them finds that nothing is left, and on a busy machine the other may come first.
-        return (self._turns.ahead() // 2).bit_length() * self._step_s
+        # But one that would have to connect first leaves it to those that need not.
+        ahead = self._turns.ahead()
+        return (ahead if is_resting else ahead // 2).bit_length() * self._step_s
+
+    def is_behind(self) -> bool:
+        """Whether another worker of this host waits in front of this one."""
+        return self._turns is not None and self._turns.ahead() > 0
 
     def looked(self, began: float, *, found: bool, is_free: bool) -> None:
         """Learn from a look at everything, by a worker that `is_free` for whatever there is."""

@@ -57,6 +57,7 @@ class WorkerBase:
         self._after_job = after_job
         self._leftovers = leftovers
         self._look_pace = LookPace(time.monotonic())
+        self._claimed_at = time.monotonic()
 
     def _held_job(self, job: ClaimedJob, reading: float, started: float = math.inf) -> HeldJob:
         """A job that was claimed after this reading of the clock, as it is guarded."""
@@ -98,6 +99,23 @@ class WorkerBase:
         """Whether the guardian looks into the queue, and found nothing, so that the main thread need not."""
         self._guardian.main_at = now = time.monotonic()
         return self._guardian.poll.has_found_nothing(now)
+
+    def _rest(self) -> None:
+        """Let go of the database after a while without a job, where others of this host wait in front.
+
+        Those do what is to be done now and then, as for what is on hold; the host's agent listens and asks.
+        """
+        guardian = self._guardian
+        is_long = time.monotonic() - self._claimed_at >= self._parts.settings.rest_s
+        guardian.is_resting = is_long and self._listener.is_near and self._turns.is_behind()
+        if guardian.is_resting and guardian.is_served and self._worker_connection.is_up:
+            self._worker_connection.let_go()
+            self._parts.side_connection.close()
+
+    def _claims(self) -> None:
+        """A claim is on its way: there may be a job, and for some time a next one."""
+        self._claimed_at = time.monotonic()
+        self._guardian.is_resting = False
 
     def _advertise(self) -> bool:
         """Have writers wake this worker; whether that is new, so that it has to look once more."""

@@ -135,6 +135,7 @@ class ConcurrentWorker(WorkerBase):
         if limit and self._room.is_little(limit, self._in_hand() - waiting - self._over(), waiting):
             limit, alone = self._wanted_later()
         if limit:
+            self._claims()
             self._exchange.exchange(limit, alone)
         elif self._exchange.unread:
             self._exchange.read()
@@ -313,6 +314,8 @@ class ConcurrentWorker(WorkerBase):
         if (wake := self._listener.wait(timeout)) is None:
             self._guardian.cut_if_stuck()
             self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
+            if not self._holdings.count():
+                self._rest()
             if self._is_settled and self._is_empty_alone and self._is_polled_for():
                 self._look_at = time.monotonic() + self._poll_s()
         elif self._guardian.poll.take_found():
@@ -324,7 +327,8 @@ class ConcurrentWorker(WorkerBase):
     def _is_woken(self, *, for_a_job: bool) -> None:
         """There may be something to claim: look in turn with the other workers of this host, or at once."""
         now = time.monotonic()
-        pause = self._turns.pause() if for_a_job and self._is_settled and self._is_empty else 0.0
+        must_look = not (for_a_job and self._is_settled and self._is_empty)
+        pause = 0.0 if must_look else self._turns.pause(is_resting=self._guardian.is_resting)
         if pause:
             self._looks_unless_seen_to(now, now + pause)
         else:

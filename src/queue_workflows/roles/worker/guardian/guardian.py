@@ -72,6 +72,7 @@ from queue_workflows.telemetry.provider import flush
 if TYPE_CHECKING:
     from queue_workflows.gpu.cache import ModelCache
     from queue_workflows.gpu.kept_sizes import KeptSizes
+    from queue_workflows.roles.agent_link.watch import AgentWatch
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ class Guardian:
         withdraws: bool = True,
         is_barred: Callable[[HeldJob], bool] | None = None,
         declare: Callable[[psycopg.Connection[Any]], float] | None = None,
+        agent: AgentWatch | None = None,
     ) -> None:
         """The main thread waits at `listener`: it is woken there, and has its notifications read meanwhile.
 
@@ -146,7 +148,8 @@ class Guardian:
 
         `is_barred` is given where jobs share the process: it says whether one is kept from going on by
         another, and one that overruns is asked to stop before the others are given back for it. `declare`
-        puts into force what this code says of limits, and tells in how many seconds to call it again.
+        puts into force what this code says of limits, and tells in how many seconds to call it again. While
+        the worker rests, `agent` asks for it.
         """
         self.identity = identity
         self.settings = settings
@@ -176,6 +179,9 @@ class Guardian:
         self._took_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
         self.round_trip_s = 0.0
         self._was_away = False
+        self._agent = agent
+        # Whether the main thread leaves waiting to others of this host, and whether the agent asks meanwhile.
+        self.is_resting = self.is_served = False
         # What may die of its first job leaves sweeping to those that live.
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
@@ -291,7 +297,7 @@ class Guardian:
             obstacle = "it was told to stop"
         elif wish is not None:
             obstacle = f"the operator asked for {wish.desired}: {wish.reason or wish.actor}"
-        elif not self._line.is_up:
+        elif not (self._line.is_up or self.is_served):
             obstacle = "it has no database"
         elif not self.is_claiming:
             obstacle = "it is starting"
@@ -346,7 +352,9 @@ class Guardian:
                 self.leave(ExitCode.FAILED)
 
     def _next_round(self, now: float) -> float:
-        if self._line.is_up:
+        if self.is_served:
+            lifecycle = min(self._telling.due_at, self._due.watch)
+        elif self._line.is_up:
             lifecycle = min(self._telling.due_at, self._due.watch, self._due.sweep)
         else:
             lifecycle = self._due.connect
@@ -379,7 +387,8 @@ class Guardian:
                 if self._listener.absorb(withdraw=lambda: self._withdraws and self._is_at_a_job(now)):
                     self._due.absorb = now + _ABSORB_AGAIN_S
         self._deadman.recheck()
-        if not self._line.is_up and now < self._due.connect:
+        self.is_served = self._is_seen_to(now)
+        if self.is_served or (not self._line.is_up and now < self._due.connect):
             return
         try:
             self.connected()
@@ -387,6 +396,26 @@ class Guardian:
                 self._see_to_duties(now)
         except DATABASE_FAILED as exc:
             self._lost_touch(exc)
+
+    def _is_seen_to(self, now: float) -> bool:
+        """Heed what the host's agent tells, where it asks for this worker; then no connection is needed."""
+        if self._agent is None:
+            return False
+        is_idle = self._telling.state is WorkerState.IDLE and not self.holdings.count()
+        if not (self.is_resting and is_idle and self.stopping is None):
+            self._agent.leave()
+            return False
+        if (told := self._agent.told(now)) is None or not self._agent.is_steady(now):
+            return False
+        self._line.let_go()
+        self._due.watch, self._database_at = now + _WATCH_EVERY_S, now
+        self._heed(told.watched)
+        if self.poll.told(now, told.found):
+            self._listener.interrupt()
+        if self._must_tell(now):
+            hears = self._listener.state == "listening"
+            return self._agent.beat(self.identity.worker_id, self._telling.words(now, hears=hears))
+        return True
 
     def _is_at_a_job(self, now: float) -> bool:
         return self._telling.lasting_job(now) is not None

@@ -15,7 +15,7 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.sql.connection import Questions
-from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository, Others
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository, Others, Said
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.settings import Settings
@@ -103,10 +103,19 @@ class Telling:
         return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
 
     def tell_with(self, questions: Questions, now: float, *, hears: bool) -> Callable[[], None]:
-        """Send a heartbeat with other questions; to be called once they are answered.
+        """Send a heartbeat with other questions; to be called once they are answered."""
+        said = self.words(now, hears=hears)
+        answer = questions.add(
+            HeartbeatRepository(questions.handle).beating(self._identity.worker_id, **said)
+        )
 
-        Of a worker that hears no wake it says that it looks.
-        """
+        def heard() -> None:
+            self.others = answer()
+
+        return heard
+
+    def words(self, now: float, *, hears: bool) -> Said:
+        """What a heartbeat of this moment says; of a worker that hears no wake it says that it looks."""
         self.due_at = now + self._every_s
         self._told_job = self.lasting_job(now)
         held, models = self._holdings.all(), self._models
@@ -126,27 +135,20 @@ class Telling:
             self._told_lacked = published.lacked
             if self._told_lacked:
                 load["lacks"] = list(self._told_lacked)
-        beat = HeartbeatRepository(questions.handle).beating(
-            self._identity.worker_id,
-            host_label=self._identity.host_label,
-            queue=self._identity.queue,
-            pid=self._identity.pid,
-            state=self._state_with(bool(held)),
-            state_reason=self._reason,
-            current_job=(held[0].job.family, held[0].job.id) if held else None,
-            jobs_held=len(held),
-            current_model=None if models is None else models.current,
-            cached_models=self._told_models,
-            versions=told_versions,
-            load=load if models is None else load | models.told,
-            control_version=self.control_version,
-        )
-        answer = questions.add(beat)
-
-        def heard() -> None:
-            self.others = answer()
-
-        return heard
+        return {
+            "host_label": self._identity.host_label,
+            "queue": self._identity.queue,
+            "pid": self._identity.pid,
+            "state": self._state_with(bool(held)),
+            "state_reason": self._reason,
+            "current_job": (held[0].job.family, held[0].job.id) if held else None,
+            "jobs_held": len(held),
+            "current_model": None if models is None else models.current,
+            "cached_models": self._told_models,
+            "versions": told_versions,
+            "load": load if models is None else load | models.told,
+            "control_version": self.control_version,
+        }
 
     def farewell(self, connection: psycopg.Connection[Any]) -> None:
         """Take the heartbeat back."""

@@ -49,11 +49,15 @@ class IdlePoll:
         )
 
         def heard() -> bool:
-            self._seen = now, answer()
-            self._has_found = self._has_found or self._seen[1].queued
-            return self._seen[1].queued
+            return self.told(now, answer())
 
         return heard
+
+    def told(self, now: float, found: Found) -> bool:
+        """Take what the host's agent has found; whether there is something."""
+        self._seen = now, found
+        self._has_found = self._has_found or found.queued
+        return found.queued
 
     def has_found_nothing(self, now: float) -> bool:
         """Whether the queue was empty a moment ago."""

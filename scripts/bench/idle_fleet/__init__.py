@@ -1,0 +1,1 @@
+"""Idle workers by the hundred, with a host agent and without. Begin with `real`."""
