@@ -178,8 +178,8 @@ def word_of(node: NodeOverview) -> str:
 
 def note_of(node: NodeOverview, at: datetime, *, has_bar: bool = True) -> str:
     """What there is to say of a node beside its state; without a bar, short enough for a small box."""
-    by = "" if not has_bar and node.elements is not None else _who(node)
-    parts = [_progress(node, has_bar=has_bar), by, _tries(node), _waits(node, at, is_short=not has_bar)]
+    worker = "" if not has_bar and node.elements is not None else _who(node)
+    parts = [_progress(node, has_bar=has_bar), worker, _tries(node), _waits(node, at, is_short=not has_bar)]
     if node.error and node.state in ("failed", "cancelled", "scheduled"):
         parts.append(node.error)
     return on_one_line(" · ".join(part for part in parts if part))[:LONGEST_NOTE]

@@ -60,7 +60,7 @@ def legend(kinds: Collection[str] = tuple(patterns.SEGMENTS), state: str | None 
 
 
 def said(text: object) -> Markup:
-    """A sentence: its moments are times, what stands in backticks is code, and its words are harmless."""
+    """A sentence: its moments are times, what stands between backticks is code, its words are harmless."""
     parts = in_line(text, LONGEST_SAID).split("`")
     # A backtick that none follows is only itself.
     if len(parts) % 2 == 0:
