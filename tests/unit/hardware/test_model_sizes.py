@@ -125,6 +125,12 @@ WRONG: dict[str, Callable[[float], float | None]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here has circles, and the whole suite's objects would be looked through at each unload."""
+    monkeypatch.setattr("queue_workflows.gpu.cache.gc.collect", lambda: 0)
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("seed", range(20))
 def test_wrong_figures_cost_no_memory_and_no_swap(seed: int, wrong: str) -> None:
