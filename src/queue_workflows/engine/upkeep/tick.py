@@ -144,7 +144,6 @@ def _forget_declared(connection: psycopg.Connection[Any]) -> None:
     """Forget host apps that have left, what holds no limit down, old models; imported for this alone."""
     from queue_workflows.repositories.limits.adapted import AdaptedRepository
     from queue_workflows.repositories.limits.declarations import LimitDeclarationRepository
-
     from queue_workflows.repositories.workers.model_memory import ModelMemoryRepository
 
     AdaptedRepository(connection).forget()
