@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,13 +140,22 @@ def test_it_writes_as_its_environment_says(tmp_path: Path, unbuffered: str, said
     assert (ended.returncode, ended.stdout) == (-9, said)
 
 
-def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And waited for, as its caller goes on with an exception."""
+    started: list[subprocess.Popen[str]] = []
+    start = warm_starts.start
+
+    def remembered(*asked: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(start(*asked, **options))
+        return started[-1]
+
+    monkeypatch.setattr(warm_starts, "start", remembered)
     (tmp_path / "program.py").write_text("import time\ntime.sleep(1000)\n")
     command = [sys.executable, str(tmp_path / "program.py")]
     with pytest.raises(subprocess.TimeoutExpired):
         warm_starts.run(command, os.environ, timeout_s=1, cwd=tmp_path, stdout=subprocess.PIPE)
-    assert [one for one in psutil.Process().children() if one.cwd() == str(tmp_path)] == []
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+    assert not psutil.pid_exists(started[0].pid)
 
 
 def test_other_commands_are_executed(tmp_path: Path) -> None:
