@@ -60,6 +60,22 @@ CREATE FUNCTION qwf_history_month_of(moment timestamptz) RETURNS text LANGUAGE s
 SELECT 'ingest_jobs_history_' || to_char(moment AT TIME ZONE 'UTC', 'YYYY_MM')
 $$
 """
+# What refers to a job would be deleted with the row that moves, be set to NULL, or forbid it.
+REFUSE_REFERENCES = """
+CREATE FUNCTION qwf_history_refuse_references() RETURNS void LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    keys text;
+BEGIN
+    SELECT string_agg(format('%s (%s)', conrelid::regclass, conname), ', ' ORDER BY conrelid, conname)
+    INTO keys FROM pg_constraint WHERE contype = 'f' AND confrelid = 'ingest_jobs'::regclass;
+    IF keys IS NOT NULL THEN
+        RAISE EXCEPTION 'foreign keys refer to ingest_jobs: %', keys USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'drop them, or say qwf db history --plain';
+    END IF;
+END
+$$
+"""
 # Months before their first rows, in a lock that nobody reads the history beside: a statement that was planned
 # without a month would find what moves there meanwhile neither here nor there.
 MAKE_MONTHS = """
@@ -123,6 +139,9 @@ BEGIN
     END IF;
     is_more := seen_to IS NOT NULL;
     IF ids IS NOT NULL THEN
+        -- Nobody adds a key meanwhile: that would need a stronger lock than this one lets by.
+        LOCK TABLE ONLY ingest_jobs IN ROW EXCLUSIVE MODE;
+        PERFORM qwf_history_refuse_references();
         IF EXISTS (SELECT FROM unnest(months) AS month WHERE to_regclass(qwf_history_month_of(month)) IS NULL) THEN
             PERFORM qwf_history_make_months(months);
         ELSE
@@ -253,6 +272,7 @@ $$
 FUNCTIONS = {
     "qwf_history_columns()": COLUMNS,
     "qwf_history_month_of(timestamptz)": MONTH_OF,
+    "qwf_history_refuse_references()": REFUSE_REFERENCES,
     "qwf_history_make_months(timestamptz[])": MAKE_MONTHS,
     "qwf_history_move(timestamptz, timestamptz)": MOVE,
     "qwf_history_bring_back(bigint[])": BRING_BACK,

@@ -110,6 +110,25 @@ WITH old AS MATERIALIZED (
 ), {_STEPS_OF}
 SELECT id, finished_at FROM gone
 """  # noqa: S608 - fragments of our own
+# What that statement would delete, and some of it, where something refers to one of the others.
+OLDEST_INGEST: Final = f"""
+SELECT id, finished_at, dedupe_key IS NOT NULL FROM ingest_jobs
+WHERE {_SINCE}
+    AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8)
+ORDER BY finished_at
+LIMIT {JOBS_AT_ONCE}
+"""  # noqa: S608 - fragments of our own
+DELETE_OLDEST_INGEST: Final = f"""
+WITH old AS MATERIALIZED (
+    SELECT id FROM ingest_jobs
+    WHERE id = ANY (%(job_ids)s::bigint[]) AND COALESCE(finished_at < statement_timestamp()
+        - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8), false)
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), {_STEPS_OF}
+SELECT id FROM gone
+"""  # noqa: S608 - fragments of our own
 # By the sizes as they are stored, so that nothing large is read: an empty object or array has no more.
 IS_FULL: Final = """(
     pg_column_size(args) > 8 OR result IS NOT NULL OR pg_column_size(errors) > 8 OR progress IS NOT NULL
@@ -247,6 +266,14 @@ class PruningRepository:
     def delete_ingest(self, since: datetime | None = None) -> list[datetime]:
         """Delete old ingest jobs with their keys, at most `JOBS_AT_ONCE`; when each of them ended."""
         return [row[1] for row in self._sql.rows(DELETE_INGEST, {**self._times, "since": since})]
+
+    def oldest_ingest(self, since: datetime | None = None) -> list[OldJob]:
+        """What `delete_ingest` would delete."""
+        return [OldJob(*row) for row in self._sql.rows(OLDEST_INGEST, {**self._times, "since": since})]
+
+    def delete_oldest_ingest(self, job_ids: Collection[int]) -> set[int]:
+        """Delete those of these jobs that are to go whether they have a key or not; which."""
+        return self._of_jobs(DELETE_OLDEST_INGEST, job_ids)
 
     def old_ingest(self, since: datetime | None = None) -> list[OldJob]:
         """Ingest jobs that have no key or are to lose what they were about, at most `JOBS_AT_ONCE`."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ObjectNotInPrerequisiteState
 
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.repositories.history import HistoryRepository, Mode
 from queue_workflows.settings import DAY_S, Settings
 
@@ -40,10 +41,14 @@ class HistoryMoving:
         """
         try:
             return self._move(connection)
-        except (InsufficientPrivilege, ObjectNotInPrerequisiteState) as refused:
+        except psycopg.Error as refused:
+            if isinstance(refused, DATABASE_AWAY) and not isinstance(refused, ObjectNotInPrerequisiteState):
+                raise
             said = " ".join(str(refused).split())
+            if isinstance(refused, InsufficientPrivilege):
+                said += "; apply docs/deploy/grants.sql after an upgrade"
             if said != self._refused:
-                _log.error("no job is moved: %s; apply docs/deploy/grants.sql after an upgrade", said)
+                _log.error("no job is moved: %s", said)
             self._refused = said
             return False
 
