@@ -129,6 +129,7 @@ BEGIN
             AND NOT EXISTS (
                 SELECT FROM durable_steps AS step WHERE step.job_family = 'ingest' AND step.job_id = walked.id
             )
+        ORDER BY finished_at
         LIMIT 2000
     ) AS first;
     IF COALESCE(cardinality(ids), 0) < 2000 THEN

@@ -159,8 +159,8 @@ class HistoryRefused(ConfigurationError):
 
     def __init__(self, keys: Sequence[str], *, advice: str | None = None) -> None:
         super().__init__(
-            f"foreign keys refer to ingest_jobs: {', '.join(keys)}; a job that moves would take along what refers "
-            "to it",
+            f"foreign keys refer to ingest_jobs: {', '.join(keys)}; "
+            "a job that moves would take along what refers to it",
             advice=advice or "drop them and keep the job's id in a plain column, or leave history as it is",
         )
         self.keys = list(keys)

@@ -1,4 +1,4 @@
-"""A host app's rows may refer to ingest jobs: none of them goes when a job would move, and no other job waits."""
+"""A host app's rows may refer to ingest jobs: none goes because a job moves, and no other job waits."""
 
 from __future__ import annotations
 

@@ -70,6 +70,21 @@ def test_rows_come_back_as_they_were(connection: psycopg.Connection[Any]) -> Non
     assert HistoryRepository(connection).months() == []
 
 
+def test_no_job_is_passed_by_whatever_the_plan(connection: psycopg.Connection[Any]) -> None:
+    """Beside many steps the planner may take jobs in any order: what ended first goes first all the same."""
+    ids = over(connection, 4_500)
+    # Ended in the other order than they were made.
+    connection.execute(
+        "UPDATE ingest_jobs SET finished_at = timestamptz '2026-01-01 00:00+00' - id * interval '1 s'"
+    )
+    connection.execute("ANALYZE ingest_jobs")
+    by_months(connection)
+    for join in ("nestloop", "hashjoin"):
+        connection.execute(f"SET enable_{join} = off")
+    settle(connection, retention_days=10_000)
+    assert places(connection) == ([], ids)
+
+
 def test_a_retry_by_id_finds_what_has_moved(connection: psycopg.Connection[Any]) -> None:
     """It is back in the table, claimed and completed as any other, and moves again some day."""
     moved, other = over(connection, 2)
