@@ -174,6 +174,22 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM durable_events WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 """  # noqa: S608 - a number of our own
+# walked: some steps, by their jobs. orphans: of these the jobs that are nowhere, as code of a version that
+# knew no steps has deleted them; each looked up by its id, where EXISTS may read the whole table.
+DELETE_ORPHAN_STEPS: Final = f"""
+WITH walked AS MATERIALIZED (
+    SELECT job_id FROM durable_steps
+    WHERE job_family = 'ingest' AND job_id > %(after)s::bigint
+    ORDER BY job_id
+    LIMIT {JOBS_AT_ONCE}
+), orphans AS MATERIALIZED (
+    SELECT job_id FROM (SELECT DISTINCT job_id FROM walked) AS step
+    WHERE (SELECT job.id FROM ingest_jobs_and_history AS job WHERE job.id = step.job_id LIMIT 1) IS NULL
+), gone AS (
+    DELETE FROM durable_steps WHERE job_family = 'ingest' AND job_id = ANY (ARRAY(SELECT job_id FROM orphans))
+)
+SELECT max(job_id), count(*) FROM walked
+"""  # noqa: S608 - a number of our own
 # Which of these are still there, and whether what they were about is to go.
 STANDING_RUNS: Final = """
 SELECT id, finished_at IS NOT NULL
@@ -290,6 +306,11 @@ class PruningRepository:
     def delete_events(self) -> int:
         """Delete events that nobody has taken, at most `JOBS_AT_ONCE`; how many."""
         return len(self._sql.rows(DELETE_EVENTS, self._times))
+
+    def delete_orphan_steps(self, after: int) -> int | None:
+        """Delete steps without a job among the next ones; behind which to go on, None at their end."""
+        last, count = self._sql.rows(DELETE_ORPHAN_STEPS, {"after": after})[0]
+        return int(last) if count >= JOBS_AT_ONCE else None
 
     def _runs(self, sql: str, **params: Any) -> list[OldRun]:
         return [OldRun(*row) for row in self._sql.rows(sql, {**self._times, **params})]

@@ -55,6 +55,7 @@ class Pruning:
         self._ingest = _IngestPruning()
         self._runs = _RunPruning()
         self._history = HistoryMoving(settings)
+        self._orphans = _OrphanSteps()
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
@@ -79,8 +80,26 @@ class Pruning:
         # Of both each time: a backlog of one kind is no reason to keep the other.
         is_more = [self._history.move(connection)]
         is_more += [kind.prune(repository) for kind in (self._ingest, self._runs)]
-        is_more.append(repository.delete_events() >= JOBS_AT_ONCE)
+        is_more += [repository.delete_events() >= JOBS_AT_ONCE, self._orphans.prune(repository)]
         return _NEXT_PART_S if any(is_more) else EVERY_S
+
+
+class _OrphanSteps:
+    """Steps of durable functions of which the job is gone: a walk over all steps, once a day."""
+
+    def __init__(self) -> None:
+        self._after = 0
+        self._at = 0.0
+
+    def prune(self, repository: PruningRepository) -> bool:
+        """One part; whether there may be more."""
+        if time.monotonic() < self._at:
+            return False
+        last = repository.delete_orphan_steps(self._after)
+        if last is None:
+            self._at = time.monotonic() + DAY_S
+        self._after = last or 0
+        return last is not None
 
 
 class _IngestPruning:
