@@ -61,8 +61,8 @@ INSERTED_OR_KEYED = {
     "schedules/schedules": {"TRIGGER"},
     "schedules/ticks": {"_INSERT"},
 }
-# Durable functions with steps, and what they spawned: none of it moves.
-DURABLE = {"durable/children": {"ENDS"}, "durable/fork": {"FORK"}}
+# What durable functions spawned: none of it moves.
+DURABLE = {"durable/children": {"ENDS"}}
 # What waits, ended in the last hour, or failed: none of it moves.
 LATELY_OR_FAILED = {
     "reports/drain_progress": {"PUT_OFF"},
@@ -84,9 +84,10 @@ READS_BOTH = {
     "sql/bounded_walk": {"STEP"},
     "sql/table": {"Table"},
 }
-# A retry: by id it brings back what it misses, by filter it goes on with the history after the table.
+# A fork, and a retry: by id they bring back what they miss, by filter a retry goes on with the history.
 BRINGS_BACK = {
-    "claims/operator_verbs": {"RETRY"},
+    "claims/operator_verbs": {"MISSED", "RETRY"},
+    "durable/fork": {"FORK"},
     "reports/job_listing": {"LAST_ID", "MOVED_PAGE", "PAGE"},
 }
 # Retention of what stays in the table, and the history itself.
@@ -99,6 +100,7 @@ KEEPS_HOUSE = {
         "DELETE_INGEST",
         "DELETE_OLDEST_INGEST",
         "DELETE_OLD_INGEST",
+        "DELETE_ORPHAN_STEPS",
         "OLDEST_INGEST",
         "OLD_INGEST",
         "STRIP_INGEST",
