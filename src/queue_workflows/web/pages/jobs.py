@@ -84,7 +84,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
         if columns.get(name) not in (None, {}, [])
     ]
     bar = bar_of_job(told.there)
-    sections = {"time": bar, "attempts": stored.errors, "values": values}
+    sections = {"time": bar, "attempts": stored.errors, "values": values, "steps": stored.steps}
     of = Explained(
         run=run,
         node=columns.get("node_id"),
