@@ -92,7 +92,10 @@ def test_with_something_in_every_state(reader: Tabs, full: tuple[BrowsedPage, Ev
     assert flaws(reader, page.url + there.place(path), 200) == []
 
 
-@pytest.mark.parametrize("status", ["completed", "running", "held", "cancelled", "queued", "scheduled"])
+@pytest.mark.parametrize(
+    "status",
+    ["completed", "running", "held", "cancelled", "queued", "scheduled", "asleep", "event", "children"],
+)
 def test_a_job_in_each_status(reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
     """Its page is as good as that of a failed one."""
     page, there = full

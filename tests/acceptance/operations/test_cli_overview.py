@@ -116,7 +116,11 @@ def test_what_waits_as_it_means_to_is_not_stuck(qwf_dsn: str, jobs: Jobs) -> Non
     """Durable functions that sleep, or wait for an event or for children; one whose time is over waits for a
     worker like any other job."""
     asleep, event, children = jobs.enqueue(3)
-    waits = [(asleep, "asleep", None), (event, "event", "go"), (children, "children", f"qwf:ended:{children}")]
+    waits = [
+        (asleep, "asleep", None),
+        (event, "event", "go"),
+        (children, "children", f"qwf:ended:{children}"),
+    ]
     for job, reason, key in waits:
         jobs.connection.execute(
             "UPDATE ingest_jobs SET status = 'scheduled', hold_reason = %s, hold_key = %s,"
@@ -124,9 +128,7 @@ def test_what_waits_as_it_means_to_is_not_stuck(qwf_dsn: str, jobs: Jobs) -> Non
             [reason, key, job],
         )
     assert stuck(qwf_dsn) == []
-    jobs.connection.execute(
-        "UPDATE ingest_jobs SET run_at = now() - interval '1 min' WHERE id = %s", [event]
-    )
+    jobs.connection.execute("UPDATE ingest_jobs SET run_at = now() - interval '1 min' WHERE id = %s", [event])
     assert stuck(qwf_dsn) == [entry("no_worker", f"ingest:{event}", 1)]
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
-from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.durable.waits import PARKED
+from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import FAMILIES, Family, per_family
 from queue_workflows.repositories.sql.table import Table

@@ -66,6 +66,12 @@ DONE_BY_OPERATORS: Final = "What operators did"
 AUDIT_LOG: Final = "Audit log"
 AUDIT_TITLES: Final = ("When", "User", "Act", "Reason")
 
+STEPS: Final = "Steps"
+PLACE: Final = "Place"
+STEP_TITLES: Final = (PLACE, "Step", "State", "Began", TOOK, "Came to")
+FOR: Final = "for"
+FOR_THE_EVENT: Final = "for the event"
+
 TOO_BROAD: Final = "This filter is too broad"
 TOO_BROAD_ADVICE: Final = (
     "The database was at it for longer than a page may take. "
