@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
-from queue_workflows.drawing.words import number_of, say_span
+from queue_workflows.drawing.words import number_of
 from queue_workflows.errors import PayloadError, UnknownJob
 from queue_workflows.models import DurableStep
 from queue_workflows.repositories.reports.job_listing import FAILURES_READ as MOST_FAILURES_READ
@@ -138,7 +139,7 @@ class ShownStep:
     step: DurableStep
     label: str
     look: str
-    took: str
+    took: timedelta | None
     came_to: str
     child: str | None
 
@@ -149,7 +150,7 @@ def _shown_steps(look: Look, stored: Sequence[DurableStep]) -> list[ShownStep]:
             one,
             steps.label_of(one),
             _STEP_LOOKS[StepStatus(one.status)],
-            "" if (took := steps.took_s(one)) is None else say_span(took),
+            None if one.finished_at is None else one.finished_at - one.started_at,
             _came_to(look, one),
             None if one.child_id is None else name_of(INGEST, one.child_id),
         )
@@ -159,7 +160,8 @@ def _shown_steps(look: Look, stored: Sequence[DurableStep]) -> list[ShownStep]:
 
 def _came_to(look: Look, step: DurableStep) -> str:
     if step.error is not None:
-        return look.redaction.shown("error", step.error)
+        said = step.error.get("type"), step.error.get("message") or step.error.get("kind")
+        return look.redaction.shown("error", ": ".join(str(one) for one in said if one))
     return "" if step.result is None else look.redaction.shown("result", step.result)
 
 

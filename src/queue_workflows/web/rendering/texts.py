@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from queue_workflows.repositories.durable.waits import ASLEEP, CHILDREN, EVENT
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,12 @@ UNTIL: Final = "until"
 ON: Final = "on"
 OF: Final = "of"
 HELD: Final = "held:"
+# What is said of a durable function instead, by what it waits for.
+WAITS: Final[Mapping[str, str]] = {
+    ASLEEP: "asleep",
+    EVENT: "waits for the event {key}",
+    CHILDREN: "waits for children: {key}",
+}
 FURTHER: Final = "Further"
 NEWER: Final = "← newer"
 OLDER: Final = "older →"
