@@ -11,13 +11,17 @@ if TYPE_CHECKING:
     from queue_workflows.models import DurableStep
 
 TABLE: Final[Table[DurableStep]] = Table("durable_steps")
+# So many steps of a job are read; a loop without an end may have stored more.
+MOST_STEPS: Final = 1_000
 # The first of them, in the order in which they were called.
-STEPS: Final = TABLE.sql("""
+STEPS: Final = TABLE.sql(
+    """
 SELECT {columns} FROM durable_steps
 WHERE job_family = %(family)s::text AND job_id = %(id)s::bigint
 ORDER BY position, name, call
-LIMIT 1000
-""")
+LIMIT {most}
+""".replace("{most}", str(MOST_STEPS))
+)
 # Of the children that a job waits for, how many are not over.
 OPEN_CHILDREN: Final = """
 SELECT count(*) FILTER (WHERE child.id IS NOT NULL), count(*)
