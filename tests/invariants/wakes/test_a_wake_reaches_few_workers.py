@@ -60,10 +60,10 @@ def test_a_burst_begins_at_once_on_all_workers(floor: Floor, concurrency: int) -
         for _ in range(3):
             with floor.connection.transaction():
                 jobs = [floor.enqueue(gated=True) for _ in range(WORKERS * concurrency)]
-            for job in jobs:
-                floor.until_begun(job, 1)
-            for job in jobs:
-                floor.ledger.open_gate(job, 1)
+            # One that was claimed ahead and given back unbegun begins with a later attempt.
+            until(lambda: all(floor.ledger.begun(job) for job in jobs))  # noqa: B023 - awaited here
+            for begun in floor.ledger.begun():
+                floor.ledger.open_gate(begun.job_id, begun.attempt)
             floor.until_completed(*jobs)
             until(lambda: are_idle(floor, WORKERS))
 
