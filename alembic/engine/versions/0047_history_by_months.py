@@ -113,6 +113,7 @@ BEGIN
             AND NOT EXISTS (
                 SELECT FROM durable_steps AS step WHERE step.job_family = 'ingest' AND step.job_id = walked.id
             )
+            AND NOT EXISTS (SELECT FROM durable_steps AS step WHERE step.child_id = walked.id)
         LIMIT 2000
     ) AS first;
     IF COALESCE(cardinality(ids), 0) < 2000 THEN
