@@ -122,8 +122,7 @@ def test_an_operators_retry_of_a_child_heals_its_parent(conn: psycopg.Connection
     drain(conn=conn)
     assert status_of(conn, parent.id) == "failed"
     (child,) = conn.execute("UPDATE ingest_jobs SET args = '{\"n\": 5}' WHERE queue = 'load' RETURNING id").fetchone()
-    IngestJobRepository(conn).retry(child, actor="test")
-    IngestJobRepository(conn).retry(parent.id, actor="test")
+    IngestJobRepository(conn).retry_many([child, parent.id], actor="test")
     outcomes = drain(conn=conn)
     assert (status_of(conn, parent.id), outcomes[-1].result) == ("completed", 10)
 

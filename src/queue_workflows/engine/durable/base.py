@@ -162,6 +162,19 @@ class DurableBase:
         steps, self._due, self._late = [*self._late, *self._due], [], []
         return unborn, steps
 
+    def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
+        """What has to be stored though the function ends by an exception: what it spawned, and what led there.
+
+        A failure after the last spawn is not, so that another attempt tries again.
+        """
+        last = max((new.call.position for new, _ in self._unborn), default=0)
+        self._due = [step for step in self._due if step.position < last]
+        return self._taken() if self._unborn else ([], [])
+
+    def _fails_by(self, step: NewStep) -> None:
+        """Have the failure of children stored if the function goes on without them; else they are asked again."""
+        self._due.append(step)
+
     def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""
         error = captured(exc, redactor())

@@ -13,6 +13,7 @@ from queue_workflows.engine.durable.sync_context import DurableContext
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.outcomes import PutAside
+from queue_workflows.errors import LeaseLost
 
 # As of what no worker knows, for which a job waits as long.
 _UNKNOWN_TASK = "unknown_task"
@@ -41,7 +42,14 @@ def durable_work(
         durable = DurableContext(ctx, version=version, find=find)
         history = durable.begin()
         durable.goes_on_with(history)
-        value = chosen(history).call(job, durable)  # type: ignore[arg-type]
+        function = chosen(history)
+        try:
+            value = function.call(job, durable)  # type: ignore[arg-type]
+        except LeaseLost:
+            raise
+        except Exception:
+            durable.leave()
+            raise
         durable.finish()
         return value
 
@@ -49,7 +57,14 @@ def durable_work(
         durable = AsyncDurableContext(ctx, version=version, find=find)
         history = await durable.begin()
         durable.goes_on_with(history)
-        value = await chosen(history).call(job, durable)  # type: ignore[arg-type]
+        function = chosen(history)
+        try:
+            value = await function.call(job, durable)  # type: ignore[arg-type]
+        except LeaseLost:
+            raise
+        except Exception:
+            await durable.leave()
+            raise
         await durable.finish()
         return value
 
