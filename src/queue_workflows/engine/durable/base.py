@@ -121,7 +121,7 @@ class DurableBase:
 
     def goes_on_with(self, history: History) -> None:
         """Store further steps under the version of those that are there."""
-        if history.version is not None:
+        if not history.is_new and not history.is_of_any_version:
             self._asks.version = history.version
 
     def _gather_one(self, child: Child) -> Any:

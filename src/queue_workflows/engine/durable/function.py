@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,23 @@ from queue_workflows.errors import LeaseLost
 # As of what no worker knows, for which a job waits as long.
 _UNKNOWN_TASK = "unknown_task"
 _UNKNOWN_DELAY_S = 3600.0
+# Among `versions`: what has stored steps that say of no version.
+NO_VERSION = ""
 
 
 def version_name(name: str, version: str) -> str:
     """What a version of a task is called where workers say what they know."""
     return f"{name}@{version}"
+
+
+def before_versions(older: Collection[str]) -> str | None:
+    """The version of jobs that began before the task had any: the one before this, or `""` where that is said.
+
+    None if the task has none before it: its code is what it was. Of several one has to be said.
+    """
+    if not older:
+        return None
+    return next(iter(older)) if len(older) == 1 else NO_VERSION
 
 
 def durable_work(
@@ -32,7 +44,11 @@ def durable_work(
 
     def chosen(history: History) -> Work:
         began = history.version
-        if history.is_new or began is None or began == version:
+        if history.is_new or history.is_of_any_version or began == version:
+            return work
+        if began is None:
+            began = before_versions(older)
+        if began is None:
             return work
         if began in older:
             return older[began]

@@ -213,7 +213,7 @@ class TaskRegistry:
             _, one = _work(fn, label)
             if one.is_async is not work.is_async:
                 raise ConfigurationError(f"{label}: its versions are all async, or none is")
-            older[checked_name(each)] = one
+            older[checked_name(each) if each else each] = one
         if older and version is None:
             raise ConfigurationError(f"{label}: it has versions before it, and none itself")
         known = [*([] if version is None else [checked_name(version)]), *older]
