@@ -95,7 +95,9 @@ def test_a_result_is_kept_until_the_parent_is_over(conn: psycopg.Connection):
     """However long ago its job has ended; then it goes as any other."""
     parent = sleeps_then_reads.enqueue({}, conn=conn)
     drain(conn=conn)
-    conn.execute("UPDATE ingest_jobs SET finished_at = now() - interval '39 days' WHERE finished_at IS NOT NULL")
+    conn.execute(
+        "UPDATE ingest_jobs SET finished_at = now() - interval '39 days' WHERE finished_at IS NOT NULL"
+    )
     Pruning(Settings()).prune(conn)
     outcomes = drain(conn=conn, with_scheduled=True)
     assert outcomes[-1].result == [2, 4]
@@ -121,7 +123,8 @@ def test_an_operators_retry_of_a_child_heals_its_parent(conn: psycopg.Connection
     parent = task.enqueue({"n": -1}, conn=conn, max_attempts=1)
     drain(conn=conn)
     assert status_of(conn, parent.id) == "failed"
-    (child,) = conn.execute("UPDATE ingest_jobs SET args = '{\"n\": 5}' WHERE queue = 'load' RETURNING id").fetchone()
+    update = "UPDATE ingest_jobs SET args = '{\"n\": 5}' WHERE queue = 'load' RETURNING id"
+    ((child,),) = conn.execute(update).fetchall()
     IngestJobRepository(conn).retry_many([child, parent.id], actor="test")
     outcomes = drain(conn=conn)
     assert (status_of(conn, parent.id), outcomes[-1].result) == ("completed", 10)

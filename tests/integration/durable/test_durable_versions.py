@@ -69,7 +69,7 @@ def last_result(conn: psycopg.Connection) -> Any:
 
 
 def test_a_round_is_stored_under_the_version_that_makes_it(conn: psycopg.Connection):
-    """A round that began under the old code, and was first run by the new one, is the new one's to its end."""
+    """A round that the old code began, and the new code first ran, is the new one's to its end."""
 
     def old(reason: str | None, args: dict[str, Any], *, ctx: Any) -> None:
         ctx.step("work, old", lambda: 1)
@@ -160,8 +160,8 @@ def test_beyond_a_thousand_steps(conn: psycopg.Connection):
     job = long_one.enqueue({}, conn=conn).id
     drain(conn=conn)
     conn.execute(
-        "INSERT INTO durable_steps (job_family, job_id, name, call, position, kind, status, attempt, finished_at)"
-        " SELECT 'ingest', %s, 's', n, n + 1, 'step', 'done', 1, now() FROM generate_series(1, 1500) AS n",
+        "INSERT INTO durable_steps"
+        " (job_family, job_id, name, call, position, kind, status, attempt, finished_at) SELECT 'ingest', %s, 's', n, n + 1, 'step', 'done', 1, now() FROM generate_series(1, 1500) AS n",
         [job],
     )
     conn.execute("UPDATE durable_steps SET position = 1502 WHERE name = 'sleep'")

@@ -193,7 +193,7 @@ def _show_steps(found: stored.StoredJob) -> None:
 @job.command()
 @click.argument("job_name", metavar="JOB")
 @click.option("--from", "step", required=True, metavar="STEP", help="Its name, NAME#2, or its position.")
-@click.option("--keep-version", is_flag=True, help="Run the version that JOB began under, not the current one.")
+@click.option("--keep-version", is_flag=True, help="Run the version that JOB began under.")
 @audit_options
 @json_option
 @click.pass_obj

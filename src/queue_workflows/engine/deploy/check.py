@@ -9,6 +9,7 @@ import psycopg
 
 from queue_workflows.config import RESERVED_QUEUES, EngineConfig
 from queue_workflows.engine.deploy.declarations import limits_found, schedules_found
+from queue_workflows.engine.deploy.durable import functions_in_flight
 from queue_workflows.engine.deploy.findings import DeployReport, Finding, Level, LookedAt
 from queue_workflows.engine.deploy.modules import modules_in_need
 from queue_workflows.engine.deploy.tasks import missing_tasks, refused_arguments
@@ -48,6 +49,7 @@ def check_deploy(
     declared: DeclaredSchedules | None = config.ingest_schedule
     findings: list[Finding] = [
         *missing_tasks(jobs, tasks, known),
+        *functions_in_flight(open_work.durable(), tasks, known),
         *refused_arguments(open_work, jobs, tasks, known),
         *modules_in_need(open_work, nodes, documents, config),
         *schedules_found(

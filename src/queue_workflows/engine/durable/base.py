@@ -163,7 +163,7 @@ class DurableBase:
         return unborn, steps
 
     def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
-        """What has to be stored though the function ends by an exception: what it spawned, and what led there.
+        """What has to be stored of a function that raises: what it spawned, and what led there.
 
         A failure after the last spawn is not, so that another attempt tries again.
         """
@@ -172,7 +172,7 @@ class DurableBase:
         return self._taken() if self._unborn else ([], [])
 
     def _fails_by(self, step: NewStep) -> None:
-        """Have the failure of children stored if the function goes on without them; else they are asked again."""
+        """Have a failure of children stored if the function goes on; else they are asked again."""
         self._due.append(step)
 
     def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:

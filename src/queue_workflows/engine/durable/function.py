@@ -28,13 +28,23 @@ def version_name(name: str, version: str) -> str:
 
 
 def before_versions(older: Collection[str]) -> str | None:
-    """The version of jobs that began before the task had any: the one before this, or `""` where that is said.
+    """The version of jobs that began before the task had any: the one before, or `""` if there are several.
 
-    None if the task has none before it: its code is what it was. Of several one has to be said.
+    None if the task has none before it: its code is what it was.
     """
     if not older:
         return None
     return next(iter(older)) if len(older) == 1 else NO_VERSION
+
+
+def _version_of(history: History, current: str | None, older: Collection[str]) -> str | None:
+    """The version of the code that a job goes on with."""
+    began = history.version
+    if history.is_new or history.is_of_any_version or began == current:
+        return current
+    if began is None:
+        began = before_versions(older)
+    return current if began is None else began
 
 
 def durable_work(
@@ -43,16 +53,12 @@ def durable_work(
     """Work that stores its steps; `older` are the versions that jobs in flight go on with."""
 
     def chosen(history: History) -> Work:
-        began = history.version
-        if history.is_new or history.is_of_any_version or began == version:
+        began = _version_of(history, version, older)
+        if began == version:
             return work
-        if began is None:
-            began = before_versions(older)
-        if began is None:
-            return work
-        if began in older:
+        if began is not None and began in older:
             return older[began]
-        raise PutAside(_UNKNOWN_TASK, version_name(name, began), _UNKNOWN_DELAY_S)
+        raise PutAside(_UNKNOWN_TASK, version_name(name, began or NO_VERSION), _UNKNOWN_DELAY_S)
 
     def call(job: Any, ctx: JobContext) -> Any:
         durable = DurableContext(ctx, version=version, find=find)

@@ -20,8 +20,8 @@ WITH made AS (
     FROM ingest_jobs WHERE id = %(id)s::bigint
     RETURNING id
 ), begun AS (
-    INSERT INTO durable_steps (job_family, job_id, name, call, position, kind, status, result, attempt, version,
-        finished_at)
+    INSERT INTO durable_steps (job_family, job_id, name, call, position, kind, status, result, attempt,
+        version, finished_at)
     SELECT 'ingest', made.id, 'qwf:round', 1, 0, 'round', 'done',
         jsonb_build_object('round', 0, 'seed', 'ingest:' || %(id)s::bigint) || COALESCE(round.result, '{}')
             || jsonb_build_object('copy_of', 'ingest:' || %(id)s::bigint, 'from', %(position)s::integer),
@@ -32,8 +32,8 @@ WITH made AS (
     INSERT INTO durable_steps (job_family, job_id, name, call, position, kind, status, beside, result, error,
         tries, attempt, version, child_id, waits_for, wake_at, started_at, finished_at)
     SELECT 'ingest', made.id, step.name, step.call, step.position, step.kind, step.status, step.beside,
-        step.result, step.error, step.tries, 1, CASE WHEN %(keeps)s::boolean THEN step.version ELSE '' END, step.child_id, step.waits_for, step.wake_at,
-        step.started_at, step.finished_at
+        step.result, step.error, step.tries, 1, CASE WHEN %(keeps)s::boolean THEN step.version ELSE '' END,
+        step.child_id, step.waits_for, step.wake_at, step.started_at, step.finished_at
     FROM durable_steps AS step, made
     WHERE step.job_family = 'ingest' AND step.job_id = %(id)s::bigint
         AND step.position < %(position)s::integer AND step.status <> 'waiting' AND step.kind <> 'round'
