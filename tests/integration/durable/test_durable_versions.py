@@ -161,7 +161,8 @@ def test_beyond_a_thousand_steps(conn: psycopg.Connection):
     drain(conn=conn)
     conn.execute(
         "INSERT INTO durable_steps"
-        " (job_family, job_id, name, call, position, kind, status, attempt, finished_at) SELECT 'ingest', %s, 's', n, n + 1, 'step', 'done', 1, now() FROM generate_series(1, 1500) AS n",
+        " (job_family, job_id, name, call, position, kind, status, attempt, finished_at)"
+        " SELECT 'ingest', %s, 's', n, n + 1, 'step', 'done', 1, now() FROM generate_series(1, 1500) AS n",
         [job],
     )
     conn.execute("UPDATE durable_steps SET position = 1502 WHERE name = 'sleep'")

@@ -32,7 +32,7 @@ NOT_OVER = {
     "claims/unread_claims": {"_READ"},
     "claims/withdraw_doubts": {"WITHDRAW"},
     "due_times": {"MOVES", "NEXT_DUE"},
-    "durable/children": {"ADOPT"},
+    "durable/children": {"ADOPT", "HOLD"},
     "durable/listing": {"OPEN_CHILDREN"},
     "durable/steps": {"BEGIN_ROUND", "STORE"},
     "durable/waits": {"WAIT", "WAKE"},
@@ -43,7 +43,7 @@ NOT_OVER = {
     "limits/overview": {"BEFORE_IN_LANE", "_JUMPS", "_WAITING"},
     "limits/slots": {"_LEFT"},
     "limits/waiting": {"FIRST"},
-    "reports/open_work": {"ARGS", "_KEYS", "_TASKS"},
+    "reports/open_work": {"ARGS", "_DURABLE", "_KEYS", "_TASKS"},
     "reports/next_jobs": {"MEETS", "_IN_LINE", "_SUSPECTS"},
     "reports/queue_depth": {"DEPTHS"},
     "reports/stuck_jobs": {"STUCK"},
@@ -92,7 +92,7 @@ KEEPS_HOUSE = {
     "due_times": {"EMPTIES"},
     "history": {"IS_LEFT"},
     "reports/metrics": {"PRUNING_LAG"},
-    "retention": {"DELETE_INGEST", "DELETE_OLD_INGEST", "OLD_INGEST", "STRIP_INGEST"},
+    "retention": {"DELETE_INGEST", "DELETE_OLD_INGEST", "OLD_INGEST", "STRIP_INGEST", "_IS_NOT_AWAITED"},
 }
 # Of node jobs alone, which have no history by months, or a part of their statements.
 OF_NODES = {
