@@ -132,6 +132,7 @@ BEGIN
             AND NOT EXISTS (
                 SELECT FROM durable_steps AS step WHERE step.job_family = 'ingest' AND step.job_id = walked.id
             )
+            AND NOT EXISTS (SELECT FROM durable_steps AS step WHERE step.child_id = walked.id)
         ORDER BY finished_at
         LIMIT 2000
     ) AS first;

@@ -95,6 +95,12 @@ RETURNING id
 _STEPS_OF: Final = """steps AS (
     DELETE FROM durable_steps WHERE job_family = 'ingest' AND job_id = ANY (ARRAY(SELECT id FROM gone))
 )"""
+# A durable function that is not over may yet ask what became of a job that it spawned.
+_IS_NOT_AWAITED: Final = """NOT EXISTS (
+        SELECT FROM durable_steps AS step
+        JOIN ingest_jobs AS parent ON parent.id = step.job_id AND step.job_family = 'ingest'
+        WHERE step.child_id = ingest_jobs.id AND parent.finished_at IS NULL
+    )"""
 # old: the first of what nobody needs any more, whether it has a key or not.
 DELETE_INGEST: Final = f"""
 WITH old AS MATERIALIZED (
@@ -102,6 +108,7 @@ WITH old AS MATERIALIZED (
     WHERE {_SINCE}
         AND finished_at < statement_timestamp()
             - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8)
+        AND {_IS_NOT_AWAITED}
     ORDER BY finished_at
     LIMIT {JOBS_AT_ONCE}
     FOR UPDATE SKIP LOCKED
@@ -133,11 +140,11 @@ SELECT id FROM gone
 IS_FULL: Final = """(
     pg_column_size(args) > 8 OR result IS NOT NULL OR pg_column_size(errors) > 8 OR progress IS NOT NULL
 )"""
-# What has no key, and what has one and is still whole.
+# What has no key, and what has one and is still whole; what a parent kept goes when its key would.
 OLD_INGEST: Final = f"""
 SELECT id, finished_at, dedupe_key IS NOT NULL FROM ingest_jobs
 WHERE {_SINCE} AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
-    AND (dedupe_key IS NULL OR {IS_FULL})
+    AND (dedupe_key IS NULL OR {IS_FULL}) AND {_IS_NOT_AWAITED}
 ORDER BY finished_at
 LIMIT {JOBS_AT_ONCE}
 """  # noqa: S608 - fragments of our own

@@ -43,7 +43,7 @@ NOT_OVER = {
     "limits/overview": {"BEFORE_IN_LANE", "_JUMPS", "_WAITING"},
     "limits/slots": {"_LEFT"},
     "limits/waiting": {"FIRST"},
-    "reports/open_work": {"ARGS", "_KEYS", "_TASKS"},
+    "reports/open_work": {"ARGS", "_DURABLE", "_KEYS", "_TASKS"},
     "reports/next_jobs": {"MEETS", "_IN_LINE", "_SUSPECTS"},
     "reports/queue_depth": {"DEPTHS"},
     "reports/stuck_jobs": {"STUCK"},
@@ -104,6 +104,7 @@ KEEPS_HOUSE = {
         "OLDEST_INGEST",
         "OLD_INGEST",
         "STRIP_INGEST",
+        "_IS_NOT_AWAITED",
     },
 }
 # Of node jobs alone, which have no history by months, or a part of their statements.

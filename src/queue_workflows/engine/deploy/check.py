@@ -11,6 +11,7 @@ import psycopg
 
 from queue_workflows.config import RESERVED_QUEUES, EngineConfig
 from queue_workflows.engine.deploy.declarations import limits_found, schedules_found
+from queue_workflows.engine.deploy.durable import functions_in_flight
 from queue_workflows.engine.deploy.findings import DeployReport, Finding, Level, LookedAt
 from queue_workflows.engine.deploy.modules import modules_in_need
 from queue_workflows.engine.deploy.tasks import bounds_met, missing_tasks, refused_arguments
@@ -53,6 +54,7 @@ def check_deploy(
     findings: list[Finding] = [
         *bounds_met(jobs, nodes),
         *missing_tasks(jobs, tasks, known),
+        *functions_in_flight(open_work.durable(), tasks, known),
         *refused_arguments(open_work, jobs, tasks, known),
         *modules_in_need(open_work, nodes, documents, config),
         *schedules_found(

@@ -32,10 +32,10 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, results_json, results_of
+from queue_workflows.engine.durable.children import Child, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, AsyncStepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import Wait, as_stored
+from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -137,6 +137,10 @@ class AsyncDurableContext(DurableBase):
         self._history.close()
         await self._flush()
 
+    async def leave(self) -> None:
+        """The function has raised: enqueue what it has spawned all the same."""
+        await self._spawn(*self._taken_on_leaving())
+
     async def _step(
         self,
         call: Call,
@@ -227,7 +231,10 @@ class AsyncDurableContext(DurableBase):
             if ends is None:
                 await self._park(StepKind.CHILDREN, str(len(ids)))
             text = results_json(ids, ends or [])
-            await self._store([self._asks.step(call, result=text)])
+            if return_exceptions or not is_failure(ends or [], ids):
+                await self._store([self._asks.step(call, result=text)])
+            else:
+                self._fails_by(self._asks.step(call, result=text))
             return results_of(loads(text), return_exceptions=return_exceptions)
         finally:
             self._over()
@@ -273,7 +280,9 @@ class AsyncDurableContext(DurableBase):
         """Store what has to be before anything goes on."""
         if not self._has_due:
             return
-        unborn, steps = self._taken()
+        await self._spawn(*self._taken())
+
+    async def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
         if unborn:
             ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
             for new, child in unborn:

@@ -121,7 +121,7 @@ class DurableBase:
 
     def goes_on_with(self, history: History) -> None:
         """Store further steps under the version of those that are there."""
-        if history.version is not None:
+        if not history.is_new and not history.is_of_any_version:
             self._asks.version = history.version
 
     def _gather_one(self, child: Child) -> Any:
@@ -161,6 +161,19 @@ class DurableBase:
         unborn, self._unborn = self._unborn, []
         steps, self._due, self._late = [*self._late, *self._due], [], []
         return unborn, steps
+
+    def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
+        """What has to be stored of a function that raises: what it spawned, and what led there.
+
+        A failure after the last spawn is not, so that another attempt tries again.
+        """
+        last = max((new.call.position for new, _ in self._unborn), default=0)
+        self._due = [step for step in self._due if step.position < last]
+        return self._taken() if self._unborn else ([], [])
+
+    def _fails_by(self, step: NewStep) -> None:
+        """Have a failure of children stored if the function goes on; else they are asked again."""
+        self._due.append(step)
 
     def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""

@@ -29,10 +29,10 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, results_json, results_of
+from queue_workflows.engine.durable.children import Child, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, StepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import Wait, as_stored
+from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -173,7 +173,10 @@ class DurableContext(DurableBase):
                 self._has_waited = True
                 raise self._parks(StepKind.CHILDREN, str(len(ids)))
             text = results_json(ids, ends)
-            self._store([self._asks.step(call, result=text)])
+            if return_exceptions or not is_failure(ends, ids):
+                self._store([self._asks.step(call, result=text)])
+            else:
+                self._fails_by(self._asks.step(call, result=text))
             return results_of(loads(text), return_exceptions=return_exceptions)
         finally:
             self._history.ended()
@@ -201,6 +204,10 @@ class DurableContext(DurableBase):
         self._history.close()
         self._flush()
 
+    def leave(self) -> None:
+        """The function has raised: enqueue what it has spawned all the same."""
+        self._spawn(*self._taken_on_leaving())
+
     def _gather_one(self, child: Child) -> Any:
         return self.gather(child)[0]
 
@@ -211,7 +218,9 @@ class DurableContext(DurableBase):
         """Store what has to be before anything goes on."""
         if not self._has_due:
             return
-        unborn, steps = self._taken()
+        self._spawn(*self._taken())
+
+    def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
         if unborn:
             ids = self._run(self._asks.spawn(all_steps(unborn), steps))
             for new, child in unborn:

@@ -67,6 +67,28 @@ SELECT id, task_name, args FROM (
 ) AS job
 LIMIT %(most)s::bigint
 """
+# Whether there are any durable functions: not in a schema from before them.
+HAS_STEPS: Final = "SELECT to_regclass('durable_steps') IS NOT NULL"
+# job: open ones that were begun. first: which code made their steps, as an attempt sees it: a version by the
+# first step that has one, before those that a copy took for any code; a round says nothing of that.
+_DURABLE: Final = """
+SELECT job.task_name, first.version, first.kind = 'round', job.queue, count(*), min(job.id) FROM (
+    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'queued' AND attempt > 0 LIMIT {counted})
+    UNION ALL
+    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'scheduled' AND attempt > 0 LIMIT {counted})
+    UNION ALL
+    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'running' AND attempt > 0 LIMIT {counted})
+) AS job
+CROSS JOIN LATERAL (
+    SELECT version, kind FROM durable_steps
+    WHERE job_family = 'ingest' AND job_id = job.id
+    ORDER BY kind = 'round', version IS NOT DISTINCT FROM '', position, name, call
+    LIMIT 1
+) AS first
+GROUP BY 1, 2, 3, 4
+ORDER BY 1, 2, 3, 4
+"""
+DURABLE: Final = _DURABLE.replace("{counted}", str(COUNTED))
 # open_runs: those that have yet to begin, and those that have. documents: each snapshot of theirs. named:
 # what its nodes ask for by name.
 DOCUMENTS: Final = """
@@ -132,6 +154,17 @@ class OpenWork(NamedTuple):
     first: int
 
 
+class InFlight(NamedTuple):
+    """Open jobs of one task on one queue with steps of one version, or that only began a round, as yet."""
+
+    name: str
+    version: str | None
+    is_at_a_round: bool
+    queue: str
+    jobs: int
+    first: int
+
+
 class Named(NamedTuple):
     """What a node of a document in flight asks for."""
 
@@ -158,6 +191,12 @@ class OpenWorkRepository:
     def tasks(self) -> list[OpenWork]:
         """Open ingest jobs by task and queue."""
         return [OpenWork(*row) for row in self._sql.rows(TASKS, {})]
+
+    def durable(self) -> list[InFlight]:
+        """Open ingest jobs with stored steps, by task, version and queue."""
+        if not self._sql.rows(HAS_STEPS, {})[0][0]:
+            return []
+        return [InFlight(*row) for row in self._sql.rows(DURABLE, {})]
 
     def modules(self) -> list[OpenWork]:
         """Open node jobs by module, model and queue, but for hooks, which are files of a machine."""

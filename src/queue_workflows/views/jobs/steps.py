@@ -10,6 +10,7 @@ import psycopg
 
 from queue_workflows.errors import PayloadError, UnknownJob
 from queue_workflows.models import DurableStep
+from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.durable.events import EventRepository, KeptEvent
 from queue_workflows.repositories.durable.fork import ForkRepository
 from queue_workflows.repositories.durable.listing import MOST_STEPS, StepListing
@@ -77,26 +78,32 @@ def fork(
     *,
     actor: str,
     reason: str | None,
+    keeps_version: bool = False,
 ) -> str:
-    """A copy of a job that begins at this step, by its name or its position; what the copy is called."""
+    """A copy of a job that begins at this step, by its name or its position; what the copy is called.
+
+    It runs the code that is current, or that of the version that the job began under.
+    """
     name = name_of(family, job_id)
     if family is not INGEST:
         raise PayloadError(
             f"{name} is a node of a run", path="job", advice="`qwf run retry` runs nodes again"
         )
-    position = _position(name, StepListing(connection).of(family.name, job_id), step)
-    made = ForkRepository(connection).fork(job_id, position, actor=actor, reason=reason)
+    if IngestJobRepository(connection).fetch(job_id) is None:
+        raise UnknownJob(name)
+    forks = ForkRepository(connection)
+    position = forks.position(job_id, step)
+    if position is None:
+        raise _no_step(name, StepListing(connection).of(family.name, job_id), step)
+    made = forks.fork(job_id, position, actor=actor, reason=reason, keeps_version=keeps_version)
     if made is None:
         raise UnknownJob(name)
     return name_of(INGEST, made)
 
 
-def _position(job: str, steps: Sequence[DurableStep], wanted: str) -> int:
-    for step in steps:
-        if wanted in {label_of(step), str(step.position)} and step.position > 0:
-            return step.position
-    listed = ", ".join(label_of(step) for step in steps[:20]) or "none"
-    raise PayloadError(f"{job} has no step {wanted!r:.80}", path="from", advice=f"its steps are {listed}")
+def _no_step(job: str, steps: Sequence[DurableStep], wanted: str) -> PayloadError:
+    listed = ", ".join(label_of(step) for step in steps[:20] if step.position > 0) or "none"
+    return PayloadError(f"{job} has no step {wanted!r:.80}", path="from", advice=f"its steps are {listed}")
 
 
 def json_of_events(events: Sequence[KeptEvent]) -> list[dict[str, Any]]:
