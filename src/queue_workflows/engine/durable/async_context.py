@@ -32,7 +32,8 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, results_json, results_of
+from queue_workflows.engine.durable.branches import path_here
+from queue_workflows.engine.durable.children import Child, ids_of, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, AsyncStepTransaction
 from queue_workflows.engine.durable.history import Call, History
 from queue_workflows.engine.durable.procedures import Wait, as_stored
@@ -113,18 +114,24 @@ class AsyncDurableContext(DurableBase):
 
     async def continue_as_new(self, args: dict[str, Any] | None = None) -> None:
         """Begin the function anew with these arguments, under this id, and without the steps that it has."""
-        text = self._json(self._history.call("qwf:round", StepKind.ROUND), {} if args is None else args)
-        await self._flush()
+        text = self._args_of_round(args)
+        await self._flush(None)
+        self._check_place()
+        if self._running:
+            raise RuntimeError(
+                "steps or waits of this round still run: await them before ctx.continue_as_new"
+            )
+        anew = self._anew()
         await self._run(self._asks.begin_round(self._history.round + 1, text))
-        raise self._anew()
+        raise anew
 
     # What follows is for what runs the function.
 
     async def begin(self) -> History:
         """Read what is stored."""
         self._running = 0
-        self._main = asyncio.current_task()
         self._changed = asyncio.Event()
+        self._flushing = asyncio.Lock()
         rows = await self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
         args_of_round(self._job, self._history)
@@ -135,7 +142,7 @@ class AsyncDurableContext(DurableBase):
         if self._parked is not None:
             raise self._parked
         self._history.close()
-        await self._flush()
+        await self._flush(None)
 
     async def _step(
         self,
@@ -149,10 +156,9 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is not None:
-                # Branches come to their next calls in turn, as they did when the steps ran.
                 await asyncio.sleep(0)
                 return replayed(row)
-            await self._flush()
+            await self._flush(call)
             tries = 0
             while True:
                 tries += 1
@@ -176,7 +182,7 @@ class AsyncDurableContext(DurableBase):
                 return
             left_s = delay_s if row is None or row.wakes_in_s is None else row.wakes_in_s
             if row is None:
-                await self._flush()
+                await self._flush(call)
             in_place = left_s <= IN_PLACE_S
             if row is None or not in_place:
                 first = self._first_wait(not in_place)
@@ -197,7 +203,7 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is None or row.status is StepStatus.WAITING:
-                await self._flush()
+                await self._flush(call)
                 first = self._first_wait(True)
                 came = await self._run(self._asks.wait(Wait(call, delay_s, event, is_first=first)))
                 if not came.is_over:
@@ -221,8 +227,8 @@ class AsyncDurableContext(DurableBase):
             if row is not None and row.status is StepStatus.DONE:
                 await asyncio.sleep(0)
                 return results_of(row.result, return_exceptions=return_exceptions)
-            await self._flush()
-            ids = [child.id or 0 for child in children]
+            await self._flush(call)
+            ids = ids_of(children)
             ends = await self._run(self._asks.gather(call, ids, is_first=self._first_wait(True)))
             if ends is None:
                 await self._park(StepKind.CHILDREN, str(len(ids)))
@@ -235,8 +241,8 @@ class AsyncDurableContext(DurableBase):
     async def _gather_one(self, child: Child) -> Any:
         return (await self.gather(child))[0]
 
-    def _is_aside(self) -> bool:
-        return asyncio.current_task() is not self._main
+    def _branch(self) -> str:
+        return path_here()
 
     def _over(self) -> None:
         self._running -= 1
@@ -269,17 +275,20 @@ class AsyncDurableContext(DurableBase):
     async def _run(self, procedure: Procedure[T]) -> T:
         return await self._calls.run_async(self._ctx, procedure)
 
-    async def _flush(self) -> None:
-        """Store what has to be before anything goes on."""
-        if not self._has_due:
-            return
-        unborn, steps = self._taken()
-        if unborn:
-            ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
-            for new, child in unborn:
-                child.id = ids[new.call]
-        elif steps:
-            await self._run(self._asks.store(steps))
+    async def _flush(self, call: Call | None) -> None:
+        """Store what has to be before anything goes on, after what another branch is about to store."""
+        async with self._flushing:
+            unborn, steps = self._taken(call)
+            try:
+                if unborn:
+                    ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
+                    for new, child in unborn:
+                        child.id = ids[new.call]
+                elif steps:
+                    await self._run(self._asks.store(steps))
+            except BaseException:
+                self._left(unborn, steps)
+                raise
 
     async def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []

@@ -29,7 +29,7 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, results_json, results_of
+from queue_workflows.engine.durable.children import Child, ids_of, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, StepTransaction
 from queue_workflows.engine.durable.history import Call, History
 from queue_workflows.engine.durable.procedures import Wait, as_stored
@@ -69,7 +69,7 @@ class DurableContext(DurableBase):
             row = self._history.stored(call)
             if row is not None:
                 return replayed(row)  # type: ignore[no-any-return]
-            self._flush()
+            self._flush(call)
             tries = 0
             while True:
                 tries += 1
@@ -108,7 +108,7 @@ class DurableContext(DurableBase):
                 return
             left_s = delay_s if row is None or row.wakes_in_s is None else row.wakes_in_s
             if row is None:
-                self._flush()
+                self._flush(call)
             in_place = left_s <= IN_PLACE_S
             if row is None or not in_place:
                 came = self._run(
@@ -140,7 +140,7 @@ class DurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is None or row.status is StepStatus.WAITING:
-                self._flush()
+                self._flush(call)
                 came = self._run(self._asks.wait(Wait(call, delay_s, event, is_first=not self._has_waited)))
                 if not came.is_over:
                     self._has_waited = True
@@ -166,8 +166,8 @@ class DurableContext(DurableBase):
             row = self._history.stored(call)
             if row is not None and row.status is StepStatus.DONE:
                 return results_of(row.result, return_exceptions=return_exceptions)
-            self._flush()
-            ids = [child.id or 0 for child in children]
+            self._flush(call)
+            ids = ids_of(children)
             ends = self._run(self._asks.gather(call, ids, is_first=not self._has_waited))
             if ends is None:
                 self._has_waited = True
@@ -180,15 +180,17 @@ class DurableContext(DurableBase):
 
     def continue_as_new(self, args: dict[str, Any] | None = None) -> None:
         """Begin the function anew with these arguments, under this id, and without the steps that it has."""
-        text = self._json(self._history.call("qwf:round", StepKind.ROUND), {} if args is None else args)
-        self._flush()
+        text = self._args_of_round(args)
+        self._flush(None)
+        anew = self._anew()
         self._run(self._asks.begin_round(self._history.round + 1, text))
-        raise self._anew()
+        raise anew
 
     # What follows is for what runs the function.
 
     def begin(self) -> History:
         """Read what is stored."""
+        self._thread = threading.get_ident()
         rows = self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
         args_of_round(self._job, self._history)
@@ -199,25 +201,35 @@ class DurableContext(DurableBase):
         if self._parked is not None:
             raise self._parked
         self._history.close()
-        self._flush()
+        self._flush(None)
 
     def _gather_one(self, child: Child) -> Any:
         return self.gather(child)[0]
 
+    def _branch(self) -> str:
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(
+                "ctx was called by another thread than the function's, so that another attempt could not tell"
+                " which call it is: let an async function run steps side by side, or spawn jobs"
+            )
+        return ""
+
     def _run(self, procedure: Procedure[T]) -> T:
         return self._calls.run(self._ctx, procedure)
 
-    def _flush(self) -> None:
+    def _flush(self, call: Call | None) -> None:
         """Store what has to be before anything goes on."""
-        if not self._has_due:
-            return
-        unborn, steps = self._taken()
-        if unborn:
-            ids = self._run(self._asks.spawn(all_steps(unborn), steps))
-            for new, child in unborn:
-                child.id = ids[new.call]
-        elif steps:
-            self._run(self._asks.store(steps))
+        unborn, steps = self._taken(call)
+        try:
+            if unborn:
+                ids = self._run(self._asks.spawn(all_steps(unborn), steps))
+                for new, child in unborn:
+                    child.id = ids[new.call]
+            elif steps:
+                self._run(self._asks.store(steps))
+        except BaseException:
+            self._left(unborn, steps)
+            raise
 
     def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []
