@@ -16,13 +16,16 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.engine.durable.base import (
+    AGAIN_S,
     IN_PLACE_S,
     NO_DEFAULT,
     VERDICTS,
     DurableBase,
+    NotStored,
     all_steps,
     args_of_round,
     backoff_s_of,
+    check_failures,
     check_tries,
     checked_event,
     current_transaction,
@@ -166,6 +169,10 @@ class AsyncDurableContext(DurableBase):
                     return await self._tried(call, fn, tries, timeout_s)
                 except VERDICTS:
                     raise
+                except NotStored:
+                    tries -= 1
+                    await asyncio.sleep(AGAIN_S)
+                    continue
                 except Exception as exc:
                     if tries > retries:
                         raise self._failed(call, exc, tries) from exc
@@ -280,12 +287,15 @@ class AsyncDurableContext(DurableBase):
         async with self._flushing:
             unborn, steps = self._taken(call)
             try:
+                if unborn and any(step.status is StepStatus.FAILED for step in steps):
+                    check_failures(steps, await self._run(self._asks.store(steps)))
+                    steps = []
                 if unborn:
                     ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
                     for new, child in unborn:
                         child.id = ids[new.call]
                 elif steps:
-                    await self._run(self._asks.store(steps))
+                    check_failures(steps, await self._run(self._asks.store(steps)))
             except BaseException:
                 self._left(unborn, steps)
                 raise
@@ -293,6 +303,19 @@ class AsyncDurableContext(DurableBase):
     async def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []
         await self._run(self._asks.store([*late, *steps]))
+
+    async def _stored(self, transaction: AsyncStepTransaction, step: NewStep) -> bool:
+        """Store a step, with what it has written if it has; whether it was not there before."""
+        if transaction.connection is not None:
+            transaction.take_back(transaction.connection)
+            stored = await awaited(
+                transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
+            )
+            if stored:
+                await transaction.commit()
+            return bool(stored)
+        late, self._late = self._late, []
+        return (await self._run(self._asks.store([*late, step])))[-1].is_new
 
     async def _tried(
         self, call: Call, fn: Callable[[], Coroutine[Any, Any, Any]], tries: int, timeout_s: float | None
@@ -309,18 +332,16 @@ class AsyncDurableContext(DurableBase):
         try:
             text = self._json(call, value)
             step = self._asks.step(call, result=text, tries=tries, took_s=took_s_since(began))
-            if transaction.connection is not None:
-                stored = await awaited(
-                    transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
-                )
-                if stored:
-                    await transaction.commit()
-            else:
-                late, self._late = self._late, []
-                stored = (await self._run(self._asks.store([*late, step])))[-1].is_new
-        except BaseException:
+            stored = await self._stored(transaction, step)
+        except BaseException as exc:
             await transaction.roll_back()
-            raise
+            if isinstance(exc, VERDICTS) or not (transaction.is_lost and isinstance(exc, Exception)):
+                raise
+            # It may be committed all the same: whoever asks, once the database is there again, is told.
+            row = await self._run(self._asks.row_of(call))
+            if row is None:
+                raise NotStored from exc
+            return replayed(row)
         if stored:
             return as_stored(value, text)
         # An attempt before this one has stored it since, or the answer to our own question was lost.

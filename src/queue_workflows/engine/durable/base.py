@@ -30,7 +30,7 @@ from queue_workflows.engine.outcomes import (
 )
 from queue_workflows.errors import LeaseLost, NonDeterminism, PayloadError, StepFailed
 from queue_workflows.repositories.durable.events import RESERVED, event_name
-from queue_workflows.repositories.durable.steps import NewStep, StepRow
+from queue_workflows.repositories.durable.steps import NewStep, StepRow, Stored
 from queue_workflows.repositories.durable.waits import ASLEEP, CHILDREN, EVENT
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.sql import checks
@@ -39,6 +39,8 @@ from queue_workflows.states import StepKind, StepStatus
 
 # Less is waited for in place: to park costs two commits and a claim.
 IN_PLACE_S: Final = 1.0
+# How soon a step is tried again that the database has lost.
+AGAIN_S: Final = 0.5
 # What a step may raise about its job, which is no failure of the step.
 VERDICTS: Final = (Skip, Discard, RetryAfter, PutAside, LeaseLost, NonDeterminism)
 REASONS: Final[Mapping[StepKind, str]] = {
@@ -48,6 +50,10 @@ REASONS: Final[Mapping[StepKind, str]] = {
 }
 # Where the function does not say what an event's absence comes to.
 NO_DEFAULT: Final = object()
+
+
+class NotStored(Exception):
+    """The database went away with a step that had ended, and has nothing of it: no failure of the step's."""
 
 
 class DurableBase:
@@ -253,6 +259,13 @@ def check_tries(retries: int, backoff_s: float, timeout_s: float | None) -> None
     checks.whole("retries", retries, 0, checks.SMALLINT_MAX)
     checks.seconds_or_none("backoff_s", backoff_s, zero=True)
     checks.seconds_or_none("timeout_s", timeout_s)
+
+
+def check_failures(steps: Sequence[NewStep], stored: Sequence[Stored]) -> None:
+    """Go on no further after a step that failed here, and is stored as one that did not: begin once more."""
+    for step, found in zip(steps, stored, strict=True):
+        if step.status is StepStatus.FAILED and not found.is_new:
+            raise RetryAfter(AGAIN_S, f"the step {step.name!r:.80} was stored by another try of it meanwhile")
 
 
 def took_s_since(began: float) -> float:

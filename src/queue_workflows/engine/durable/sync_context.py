@@ -13,13 +13,16 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.engine.durable.base import (
+    AGAIN_S,
     IN_PLACE_S,
     NO_DEFAULT,
     VERDICTS,
     DurableBase,
+    NotStored,
     all_steps,
     args_of_round,
     backoff_s_of,
+    check_failures,
     check_tries,
     checked_event,
     current_transaction,
@@ -77,6 +80,10 @@ class DurableContext(DurableBase):
                     return self._tried(call, lambda: fn(*args, **kwargs), tries, timeout_s)
                 except VERDICTS:
                     raise
+                except NotStored:
+                    tries -= 1
+                    self._ctx.sleep(AGAIN_S)
+                    continue
                 except Exception as exc:
                     if tries > retries:
                         raise self._failed(call, exc, tries) from exc
@@ -221,12 +228,15 @@ class DurableContext(DurableBase):
         """Store what has to be before anything goes on."""
         unborn, steps = self._taken(call)
         try:
+            if unborn and any(step.status is StepStatus.FAILED for step in steps):
+                check_failures(steps, self._run(self._asks.store(steps)))
+                steps = []
             if unborn:
                 ids = self._run(self._asks.spawn(all_steps(unborn), steps))
                 for new, child in unborn:
                     child.id = ids[new.call]
             elif steps:
-                self._run(self._asks.store(steps))
+                check_failures(steps, self._run(self._asks.store(steps)))
         except BaseException:
             self._left(unborn, steps)
             raise
@@ -234,6 +244,17 @@ class DurableContext(DurableBase):
     def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []
         self._run(self._asks.store([*late, *steps]))
+
+    def _stored(self, transaction: StepTransaction, step: NewStep) -> bool:
+        """Store a step, with what it has written if it has; whether it was not there before."""
+        if transaction.connection is not None:
+            transaction.take_back(transaction.connection)
+            stored = self._asks.store_on(transaction.connection, step)
+            if stored:
+                transaction.commit()
+            return bool(stored)
+        late, self._late = self._late, []
+        return (self._run(self._asks.store([*late, step])))[-1].is_new
 
     def _tried(self, call: Call, fn: Callable[[], R], tries: int, timeout_s: float | None) -> R:
         transaction, began = StepTransaction(), time.monotonic()
@@ -248,16 +269,16 @@ class DurableContext(DurableBase):
         try:
             text = self._json(call, value)
             step = self._asks.step(call, result=text, tries=tries, took_s=took_s_since(began))
-            if transaction.connection is not None:
-                stored = self._asks.store_on(transaction.begun(), step)
-                if stored:
-                    transaction.commit()
-            else:
-                late, self._late = self._late, []
-                stored = self._run(self._asks.store([*late, step]))[-1].is_new
-        except BaseException:
+            stored = self._stored(transaction, step)
+        except BaseException as exc:
             transaction.roll_back()
-            raise
+            if isinstance(exc, VERDICTS) or not (transaction.is_lost and isinstance(exc, Exception)):
+                raise
+            # It may be committed all the same: whoever asks, once the database is there again, is told.
+            row = self._run(self._asks.row_of(call))
+            if row is None:
+                raise NotStored from exc
+            return replayed(row)  # type: ignore[no-any-return]
         if stored:
             return as_stored(value, text)  # type: ignore[no-any-return]
         # An attempt before this one has stored it since, or the answer to our own question was lost.
