@@ -102,8 +102,8 @@ class _BranchingTasks:
         self._before = before
 
     def __call__(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
-    ) -> Any:
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
+    ) -> asyncio.Future[Any]:
         branch = _HERE.get()
         if branch is not None and CURRENT.get() is None:
             given = options.get("context")
@@ -112,4 +112,5 @@ class _BranchingTasks:
             options["context"] = context
         if self._before is None:
             return asyncio.Task(coroutine, loop=loop, **options)
-        return self._before(loop, coroutine, **options)
+        task: asyncio.Future[Any] = self._before(loop, coroutine, **options)
+        return task

@@ -82,7 +82,7 @@ class StepTransaction(_StepTransaction):
                 kept = _taken(self._opened_for)
                 connection = kept or connect()
                 self._opened(connection)
-                block = connection.transaction()
+                block = psycopg.Transaction(connection)
                 try:
                     block.__enter__()
                 except BaseException as exc:
@@ -160,7 +160,7 @@ class AsyncStepTransaction(_StepTransaction):
             return
         connection = kept or await aconnect()
         self._opened(connection)
-        block = connection.transaction()
+        block = psycopg.AsyncTransaction(connection)
         try:
             await block.__aenter__()
         except BaseException as exc:
