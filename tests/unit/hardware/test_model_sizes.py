@@ -134,22 +134,28 @@ def _no_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("seed", range(20))
 def test_wrong_figures_cost_no_memory_and_no_swap(seed: int, wrong: str) -> None:
-    """No load and no job finds its memory taken, and no more is loaded than with right figures."""
+    """No load and no job finds its memory taken, and no more is loaded than with all that is true of them.
+
+    Which is more than right figures say: one number is of a load and of its jobs, as if each always had one.
+    """
     sizes, jobs = drawn(seed)
-    told_right = Worker(sizes, right(sizes), learns=False)
-    assert told_right.work(*jobs) == 0
 
     def said(name: str) -> float | None:
         return WRONG[wrong](right(sizes)(name))
 
+    knowing = Worker(sizes, said)
+    knowing.cache.sizes.learn(
+        Seen(name, (size.load_mb,), (size.load_mb + size.job_mb,), 1) for name, size in sizes.items()
+    )
+    assert knowing.work(*jobs) == 0
     unseen = Worker(sizes, said)
     assert (unseen.work(*jobs), unseen.card.refusals) == (0, 0)
-    # A model that nobody has seen gets more room than it may need, once.
-    assert unseen.cache.loads <= told_right.cache.loads + len(sizes)
+    # A model that nobody has seen gets more room than it may need, once; what was there is loaded again.
+    assert unseen.cache.loads <= knowing.cache.loads + 2 * len(sizes)
     seen = Worker(sizes, said)
     seen.cache.sizes.learn(filter(None, map(unseen.cache.sizes.seen, sizes)))
     assert (seen.work(*jobs), seen.card.refusals) == (0, 0)
-    assert seen.cache.loads <= told_right.cache.loads
+    assert seen.cache.loads <= knowing.cache.loads
 
 
 def test_without_learning_such_figures_fail_jobs() -> None:
