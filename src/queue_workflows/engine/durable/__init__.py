@@ -2,6 +2,7 @@
 
     function ──calls──> a context, of sync or of async code
     context  ──────────> history   what is stored, and which call is which step
+             ──────────> branches   which task of async code makes a call
              ──────────> procedures   what it asks the database, once for both worlds
                             └─ writer   stores the steps of all jobs of a worker that have one, together
 

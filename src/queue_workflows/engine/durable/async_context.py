@@ -16,13 +16,16 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.engine.durable.base import (
+    AGAIN_S,
     IN_PLACE_S,
     NO_DEFAULT,
     VERDICTS,
     DurableBase,
+    NotStored,
     all_steps,
     args_of_round,
     backoff_s_of,
+    check_failures,
     check_tries,
     checked_event,
     current_transaction,
@@ -32,10 +35,11 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, is_failure, results_json, results_of
+from queue_workflows.engine.durable.branches import path_here
+from queue_workflows.engine.durable.children import Child, ids_of, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, AsyncStepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
+from queue_workflows.engine.durable.procedures import Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -113,18 +117,24 @@ class AsyncDurableContext(DurableBase):
 
     async def continue_as_new(self, args: dict[str, Any] | None = None) -> None:
         """Begin the function anew with these arguments, under this id, and without the steps that it has."""
-        text = self._json(self._history.call("qwf:round", StepKind.ROUND), {} if args is None else args)
-        await self._flush()
+        text = self._args_of_round(args)
+        await self._flush(None)
+        self._check_place()
+        if self._running:
+            raise RuntimeError(
+                "steps or waits of this round still run: await them before ctx.continue_as_new"
+            )
+        anew = self._anew()
         await self._run(self._asks.begin_round(self._history.round + 1, text))
-        raise self._anew()
+        raise anew
 
     # What follows is for what runs the function.
 
     async def begin(self) -> History:
         """Read what is stored."""
         self._running = 0
-        self._main = asyncio.current_task()
         self._changed = asyncio.Event()
+        self._flushing = asyncio.Lock()
         rows = await self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
         args_of_round(self._job, self._history)
@@ -135,11 +145,12 @@ class AsyncDurableContext(DurableBase):
         if self._parked is not None:
             raise self._parked
         self._history.close()
-        await self._flush()
+        await self._flush(None)
 
     async def leave(self) -> None:
         """The function has raised: enqueue what it has spawned all the same."""
-        await self._spawn(*self._taken_on_leaving())
+        if self._unborn:
+            await self._flush(self._unborn[-1][0].call)
 
     async def _step(
         self,
@@ -153,10 +164,9 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is not None:
-                # Branches come to their next calls in turn, as they did when the steps ran.
                 await asyncio.sleep(0)
                 return replayed(row)
-            await self._flush()
+            await self._flush(call)
             tries = 0
             while True:
                 tries += 1
@@ -164,6 +174,10 @@ class AsyncDurableContext(DurableBase):
                     return await self._tried(call, fn, tries, timeout_s)
                 except VERDICTS:
                     raise
+                except NotStored:
+                    tries -= 1
+                    await asyncio.sleep(AGAIN_S)
+                    continue
                 except Exception as exc:
                     if tries > retries:
                         raise self._failed(call, exc, tries) from exc
@@ -180,7 +194,7 @@ class AsyncDurableContext(DurableBase):
                 return
             left_s = delay_s if row is None or row.wakes_in_s is None else row.wakes_in_s
             if row is None:
-                await self._flush()
+                await self._flush(call)
             in_place = left_s <= IN_PLACE_S
             if row is None or not in_place:
                 first = self._first_wait(not in_place)
@@ -201,7 +215,7 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is None or row.status is StepStatus.WAITING:
-                await self._flush()
+                await self._flush(call)
                 first = self._first_wait(True)
                 came = await self._run(self._asks.wait(Wait(call, delay_s, event, is_first=first)))
                 if not came.is_over:
@@ -225,8 +239,8 @@ class AsyncDurableContext(DurableBase):
             if row is not None and row.status is StepStatus.DONE:
                 await asyncio.sleep(0)
                 return results_of(row.result, return_exceptions=return_exceptions)
-            await self._flush()
-            ids = [child.id or 0 for child in children]
+            await self._flush(call)
+            ids = ids_of(children)
             ends = await self._run(self._asks.gather(call, ids, is_first=self._first_wait(True)))
             if ends is None:
                 await self._park(StepKind.CHILDREN, str(len(ids)))
@@ -234,7 +248,7 @@ class AsyncDurableContext(DurableBase):
             if return_exceptions or not is_failure(ends or [], ids):
                 await self._store([self._asks.step(call, result=text)])
             else:
-                self._fails_by(self._asks.step(call, result=text))
+                self._fails_by(call, self._asks.step(call, result=text))
             return results_of(loads(text), return_exceptions=return_exceptions)
         finally:
             self._over()
@@ -242,8 +256,8 @@ class AsyncDurableContext(DurableBase):
     async def _gather_one(self, child: Child) -> Any:
         return (await self.gather(child))[0]
 
-    def _is_aside(self) -> bool:
-        return asyncio.current_task() is not self._main
+    def _branch(self) -> str:
+        return path_here()
 
     def _over(self) -> None:
         self._running -= 1
@@ -276,23 +290,40 @@ class AsyncDurableContext(DurableBase):
     async def _run(self, procedure: Procedure[T]) -> T:
         return await self._calls.run_async(self._ctx, procedure)
 
-    async def _flush(self) -> None:
-        """Store what has to be before anything goes on."""
-        if not self._has_due:
-            return
-        await self._spawn(*self._taken())
-
-    async def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
-        if unborn:
-            ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
-            for new, child in unborn:
-                child.id = ids[new.call]
-        elif steps:
-            await self._run(self._asks.store(steps))
+    async def _flush(self, call: Call | None) -> None:
+        """Store what has to be before anything goes on, after what another branch is about to store."""
+        async with self._flushing:
+            unborn, steps = self._taken(call)
+            try:
+                if unborn and any(step.status is StepStatus.FAILED for step in steps):
+                    check_failures(steps, await self._run(self._asks.store(steps)))
+                    steps = []
+                if unborn:
+                    ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
+                    for new, child in unborn:
+                        child.id = ids[new.call]
+                elif steps:
+                    check_failures(steps, await self._run(self._asks.store(steps)))
+            except BaseException:
+                self._left(unborn, steps)
+                raise
 
     async def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []
         await self._run(self._asks.store([*late, *steps]))
+
+    async def _stored(self, transaction: AsyncStepTransaction, step: NewStep) -> bool:
+        """Store a step, with what it has written if it has; whether it was not there before."""
+        if transaction.connection is not None:
+            transaction.take_back(transaction.connection)
+            stored = await awaited(
+                transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
+            )
+            if stored:
+                await transaction.commit()
+            return bool(stored)
+        late, self._late = self._late, []
+        return (await self._run(self._asks.store([*late, step])))[-1].is_new
 
     async def _tried(
         self, call: Call, fn: Callable[[], Coroutine[Any, Any, Any]], tries: int, timeout_s: float | None
@@ -309,18 +340,16 @@ class AsyncDurableContext(DurableBase):
         try:
             text = self._json(call, value)
             step = self._asks.step(call, result=text, tries=tries, took_s=took_s_since(began))
-            if transaction.connection is not None:
-                stored = await awaited(
-                    transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
-                )
-                if stored:
-                    await transaction.commit()
-            else:
-                late, self._late = self._late, []
-                stored = (await self._run(self._asks.store([*late, step])))[-1].is_new
-        except BaseException:
+            stored = await self._stored(transaction, step)
+        except BaseException as exc:
             await transaction.roll_back()
-            raise
+            if isinstance(exc, VERDICTS) or not (transaction.is_lost and isinstance(exc, Exception)):
+                raise
+            # It may be committed all the same: whoever asks, once the database is there again, is told.
+            row = await self._run(self._asks.row_of(call))
+            if row is None:
+                raise NotStored from exc
+            return replayed(row)
         if stored:
             return as_stored(value, text)
         # An attempt before this one has stored it since, or the answer to our own question was lost.

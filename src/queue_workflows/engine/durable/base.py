@@ -11,6 +11,7 @@ from typing import Any, Final
 from queue_workflows import clock as time
 from queue_workflows.config import resolve_dsn
 from queue_workflows.db.connections.dsn import parse_dsn, secrets_of
+from queue_workflows.engine.durable.branches import check_unmarked, name_in
 from queue_workflows.engine.durable.children import Child, FindTask, new_job
 from queue_workflows.engine.durable.connections import CURRENT
 from queue_workflows.engine.durable.history import Call, History
@@ -29,7 +30,7 @@ from queue_workflows.engine.outcomes import (
 )
 from queue_workflows.errors import LeaseLost, NonDeterminism, PayloadError, StepFailed
 from queue_workflows.repositories.durable.events import RESERVED, event_name
-from queue_workflows.repositories.durable.steps import NewStep, StepRow
+from queue_workflows.repositories.durable.steps import NewStep, StepRow, Stored
 from queue_workflows.repositories.durable.waits import ASLEEP, CHILDREN, EVENT
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.sql import checks
@@ -38,6 +39,8 @@ from queue_workflows.states import StepKind, StepStatus
 
 # Less is waited for in place: to park costs two commits and a claim.
 IN_PLACE_S: Final = 1.0
+# How soon a step is tried again that the database has lost.
+AGAIN_S: Final = 0.5
 # What a step may raise about its job, which is no failure of the step.
 VERDICTS: Final = (Skip, Discard, RetryAfter, PutAside, LeaseLost, NonDeterminism)
 REASONS: Final[Mapping[StepKind, str]] = {
@@ -47,6 +50,10 @@ REASONS: Final[Mapping[StepKind, str]] = {
 }
 # Where the function does not say what an event's absence comes to.
 NO_DEFAULT: Final = object()
+
+
+class NotStored(Exception):
+    """The database went away with a step that had ended, and has nothing of it: no failure of the step's."""
 
 
 class DurableBase:
@@ -63,6 +70,8 @@ class DurableBase:
         self._due: list[NewStep] = []
         self._late: list[NewStep] = []
         self._unborn: list[tuple[NewChild, Child]] = []
+        # Steps that failed: their branch, and how many calls there had been; stored if it goes on from there.
+        self._failures: list[tuple[str, int, NewStep]] = []
         self._parked: Parked | None = None
         self._has_waited = False
 
@@ -71,7 +80,8 @@ class DurableBase:
 
     def random(self) -> random.Random:
         """A source of random numbers, the same ones in each attempt; each call gives another one."""
-        return self._history.random()
+        self._check_place()
+        return self._history.random(self._branch())
 
     def now(self) -> datetime:
         """The time as it was when the function first came here."""
@@ -128,18 +138,35 @@ class DurableBase:
         raise NotImplementedError
 
     def _come_to(self, name: str, kind: StepKind) -> Call:
-        if self._parked is not None:
-            # Nothing is done on the way out, as in a `finally`: the function goes on where it was.
-            raise self._parked
+        self._check_place()
         if not name.startswith(RESERVED) or kind not in {StepKind.NOW, StepKind.CHILDREN, StepKind.SLEEP}:
             checks.readable("name", name)
             if name.startswith(RESERVED):
                 raise PayloadError(f"the name {name!r:.80} begins with {RESERVED}", path="name")
-        return self._history.call(name, kind, aside=self._is_aside())
+            check_unmarked(name)
+        branch = self._branch()
+        return self._history.call(name_in(branch, name), kind, branch=branch)
 
-    def _is_aside(self) -> bool:
-        """Whether what calls runs beside the function itself."""
-        return False
+    def _check_place(self) -> None:
+        """Refuse what another attempt would not come to, or not at this place."""
+        if CURRENT.get() is not None:
+            raise RuntimeError(
+                "ctx was called by the function of a step, which another attempt does not call: call it"
+                " before the step, and give the step what it brings"
+            )
+        if self._parked is not None:
+            # Nothing is done on the way out, as in a `finally`: the function goes on where it was.
+            raise self._parked
+
+    def _branch(self) -> str:
+        """The path of the branch that calls; the function's own is empty."""
+        raise NotImplementedError
+
+    def _args_of_round(self, args: dict[str, Any] | None) -> str:
+        """The arguments of another round, as JSON, where one can begin."""
+        self._check_place()
+        self._branch()
+        return current_limits().json_object("args", args)
 
     def _leave(self, left: Parked) -> Parked:
         """Have every further call of the function end as this one does."""
@@ -152,33 +179,32 @@ class DurableBase:
     def _anew(self) -> Parked:
         return self._leave(BeginAnew())
 
-    @property
-    def _has_due(self) -> bool:
-        return bool(self._due or self._unborn)
-
-    def _taken(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
-        """What has to be stored now, with what may as well be."""
+    def _taken(self, call: Call | None) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
+        """What has to be stored before this call, or the end; and with that what may as well be."""
+        failures, self._failures = self._failures, []
+        for failure in failures:
+            if call is None or call.goes_on_after(*failure[:2]):
+                self._due.append(failure[2])
+            else:
+                self._failures.append(failure)
+        if not self._due and not self._unborn:
+            return [], []
         unborn, self._unborn = self._unborn, []
         steps, self._due, self._late = [*self._late, *self._due], [], []
         return unborn, steps
 
-    def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
-        """What has to be stored of a function that raises: what it spawned, and what led there.
+    def _fails_by(self, call: Call, step: NewStep) -> None:
+        """Have a failure, of a step or of children, stored if the function goes on without it."""
+        self._failures.append((call.branch, self._history.position, step))
 
-        A failure after the last spawn is not, so that another attempt tries again.
-        """
-        last = max((new.call.position for new, _ in self._unborn), default=0)
-        self._due = [step for step in self._due if step.position < last]
-        return self._taken() if self._unborn else ([], [])
-
-    def _fails_by(self, step: NewStep) -> None:
-        """Have a failure of children stored if the function goes on; else they are asked again."""
-        self._due.append(step)
+    def _left(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
+        """It could not be stored: whatever comes next has to."""
+        self._unborn[:0], self._due[:0] = unborn, steps
 
     def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""
         error = captured(exc, redactor())
-        self._due.append(self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries))
+        self._fails_by(call, self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries))
         failed = StepFailed(call.name, loads(error))
         failed.__cause__ = exc
         return failed
@@ -236,6 +262,13 @@ def check_tries(retries: int, backoff_s: float, timeout_s: float | None) -> None
     checks.whole("retries", retries, 0, checks.SMALLINT_MAX)
     checks.seconds_or_none("backoff_s", backoff_s, zero=True)
     checks.seconds_or_none("timeout_s", timeout_s)
+
+
+def check_failures(steps: Sequence[NewStep], stored: Sequence[Stored]) -> None:
+    """Go on no further after a step that failed here, and is stored as one that did not: begin once more."""
+    for step, found in zip(steps, stored, strict=True):
+        if step.status is StepStatus.FAILED and not found.is_new:
+            raise RetryAfter(AGAIN_S, f"the step {step.name!r:.80} was stored by another try of it meanwhile")
 
 
 def took_s_since(began: float) -> float:

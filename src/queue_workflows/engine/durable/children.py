@@ -56,6 +56,16 @@ def new_job(
     )
 
 
+def ids_of(children: Sequence[Child]) -> list[int]:
+    """The ids of children, each of which has been enqueued."""
+    ids = [child.id for child in children if child.id is not None]
+    if len(ids) < len(children):
+        raise RuntimeError(
+            "a child was not enqueued, as it was spawned in another round or attempt of the job"
+        )
+    return ids
+
+
 def results_json(ids: Sequence[int], ends: Sequence[ChildEnd]) -> str:
     """What became of children, as it is stored: status, result and error of each, in order."""
     by_id = {end.id: end for end in ends}

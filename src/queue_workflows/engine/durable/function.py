@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from queue_workflows.engine.durable.async_context import AsyncDurableContext
+from queue_workflows.engine.durable.branches import begin_function, end_function
 from queue_workflows.engine.durable.children import FindTask
 from queue_workflows.engine.durable.history import History
 from queue_workflows.engine.durable.sync_context import DurableContext
@@ -79,7 +80,7 @@ def durable_work(
         durable = AsyncDurableContext(ctx, version=version, find=find)
         history = await durable.begin()
         durable.goes_on_with(history)
-        function = chosen(history)
+        function, token = chosen(history), begin_function()
         try:
             value = await function.call(job, durable)  # type: ignore[arg-type]
         except LeaseLost:
@@ -87,6 +88,8 @@ def durable_work(
         except Exception:
             await durable.leave()
             raise
+        finally:
+            end_function(token)
         await durable.finish()
         return value
 

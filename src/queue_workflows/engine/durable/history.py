@@ -1,8 +1,8 @@
 """What is stored of a durable function, and which of its calls is which step.
 
-A step is known by its name and which call of that name it is. So branches that run side by side may come to
-their steps in any order. Code that does one thing after the other comes to them in the order that is stored:
-another one is another way.
+A step is known by its name, with the branch that calls it in that name, and which call of that name it is. So
+branches that run side by side may come to their steps in any order. Code that does one thing after the other
+comes to them in the order that is stored: another one is another way.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from queue_workflows.states import StepKind
 
 
 class Call(NamedTuple):
-    """A call of the function's: the step that it is; `beside` others that have not ended."""
+    """A call of the function's: the step that it is; `beside` others that have not ended, in a `branch`."""
 
     name: str
     number: int
     position: int
     kind: StepKind
     beside: bool
+    branch: str = ""
+
+    def goes_on_after(self, branch: str, position: int) -> bool:
+        """Whether the function has gone on from there: that branch, or one that it is of, called after it."""
+        is_of = not self.branch or branch == self.branch or branch.startswith(f"{self.branch} / ")
+        return is_of and self.position > position
 
     def __str__(self) -> str:
         return _said(self.kind, self.name, self.number)
@@ -54,7 +60,7 @@ class History:
         self._unmet = {row.key: row for row in rows}
         self._numbers: Counter[str] = Counter()
         self._position = 0
-        self._draws = 0
+        self._draws: Counter[str] = Counter()
         self._open = 0
         # Once anything ran beside something else, order says nothing.
         self._is_ordered = not any(row.beside for row in rows)
@@ -64,14 +70,19 @@ class History:
         """How often the function began anew."""
         return self._round
 
-    def call(self, name: str, kind: StepKind, *, aside: bool = False) -> Call:
-        """The function comes to a step; in the order of such calls, or `aside` in a branch of its own."""
+    @property
+    def position(self) -> int:
+        """How many calls the function has made."""
+        return self._position
+
+    def call(self, name: str, kind: StepKind, *, branch: str = "") -> Call:
+        """The function comes to a step, in the order of such calls; or a `branch` of it does."""
         self._numbers[name] += 1
         self._position += 1
-        beside = aside or self._open > 0
+        beside = bool(branch) or self._open > 0
         self._open += 1
         self._is_ordered = self._is_ordered and not beside
-        return Call(name, self._numbers[name], self._position, kind, beside)
+        return Call(name, self._numbers[name], self._position, kind, beside, branch)
 
     def ended(self) -> None:
         """A call has come to its end, however it did."""
@@ -102,10 +113,11 @@ class History:
         first = self._next()
         raise NonDeterminism(position=first.position, stored=said(first), called=called)
 
-    def random(self) -> random.Random:
-        """A source that draws the same in each attempt, another one at each call."""
-        self._draws += 1
-        return random.Random(f"{self._seed} {self._round} {self._draws}")  # noqa: S311 - no secret
+    def random(self, branch: str = "") -> random.Random:
+        """A source that draws the same in each attempt, another one at each call of a branch."""
+        self._draws[branch] += 1
+        seed = f"{self._seed} {self._round} {self._draws[branch]} {branch}".rstrip()
+        return random.Random(seed)  # noqa: S311 - no secret
 
 
 def said(row: StepRow) -> str:

@@ -13,13 +13,16 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.engine.durable.base import (
+    AGAIN_S,
     IN_PLACE_S,
     NO_DEFAULT,
     VERDICTS,
     DurableBase,
+    NotStored,
     all_steps,
     args_of_round,
     backoff_s_of,
+    check_failures,
     check_tries,
     checked_event,
     current_transaction,
@@ -29,10 +32,10 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, is_failure, results_json, results_of
+from queue_workflows.engine.durable.children import Child, ids_of, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, StepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
+from queue_workflows.engine.durable.procedures import Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -69,7 +72,7 @@ class DurableContext(DurableBase):
             row = self._history.stored(call)
             if row is not None:
                 return replayed(row)  # type: ignore[no-any-return]
-            self._flush()
+            self._flush(call)
             tries = 0
             while True:
                 tries += 1
@@ -77,6 +80,10 @@ class DurableContext(DurableBase):
                     return self._tried(call, lambda: fn(*args, **kwargs), tries, timeout_s)
                 except VERDICTS:
                     raise
+                except NotStored:
+                    tries -= 1
+                    self._ctx.sleep(AGAIN_S)
+                    continue
                 except Exception as exc:
                     if tries > retries:
                         raise self._failed(call, exc, tries) from exc
@@ -108,7 +115,7 @@ class DurableContext(DurableBase):
                 return
             left_s = delay_s if row is None or row.wakes_in_s is None else row.wakes_in_s
             if row is None:
-                self._flush()
+                self._flush(call)
             in_place = left_s <= IN_PLACE_S
             if row is None or not in_place:
                 came = self._run(
@@ -140,7 +147,7 @@ class DurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is None or row.status is StepStatus.WAITING:
-                self._flush()
+                self._flush(call)
                 came = self._run(self._asks.wait(Wait(call, delay_s, event, is_first=not self._has_waited)))
                 if not came.is_over:
                     self._has_waited = True
@@ -166,8 +173,8 @@ class DurableContext(DurableBase):
             row = self._history.stored(call)
             if row is not None and row.status is StepStatus.DONE:
                 return results_of(row.result, return_exceptions=return_exceptions)
-            self._flush()
-            ids = [child.id or 0 for child in children]
+            self._flush(call)
+            ids = ids_of(children)
             ends = self._run(self._asks.gather(call, ids, is_first=not self._has_waited))
             if ends is None:
                 self._has_waited = True
@@ -176,22 +183,24 @@ class DurableContext(DurableBase):
             if return_exceptions or not is_failure(ends, ids):
                 self._store([self._asks.step(call, result=text)])
             else:
-                self._fails_by(self._asks.step(call, result=text))
+                self._fails_by(call, self._asks.step(call, result=text))
             return results_of(loads(text), return_exceptions=return_exceptions)
         finally:
             self._history.ended()
 
     def continue_as_new(self, args: dict[str, Any] | None = None) -> None:
         """Begin the function anew with these arguments, under this id, and without the steps that it has."""
-        text = self._json(self._history.call("qwf:round", StepKind.ROUND), {} if args is None else args)
-        self._flush()
+        text = self._args_of_round(args)
+        self._flush(None)
+        anew = self._anew()
         self._run(self._asks.begin_round(self._history.round + 1, text))
-        raise self._anew()
+        raise anew
 
     # What follows is for what runs the function.
 
     def begin(self) -> History:
         """Read what is stored."""
+        self._thread = threading.get_ident()
         rows = self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
         args_of_round(self._job, self._history)
@@ -202,35 +211,58 @@ class DurableContext(DurableBase):
         if self._parked is not None:
             raise self._parked
         self._history.close()
-        self._flush()
+        self._flush(None)
 
     def leave(self) -> None:
         """The function has raised: enqueue what it has spawned all the same."""
-        self._spawn(*self._taken_on_leaving())
+        if self._unborn:
+            self._flush(self._unborn[-1][0].call)
 
     def _gather_one(self, child: Child) -> Any:
         return self.gather(child)[0]
 
+    def _branch(self) -> str:
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(
+                "ctx was called by another thread than the function's, so that another attempt could not tell"
+                " which call it is: let an async function run steps side by side, or spawn jobs"
+            )
+        return ""
+
     def _run(self, procedure: Procedure[T]) -> T:
         return self._calls.run(self._ctx, procedure)
 
-    def _flush(self) -> None:
+    def _flush(self, call: Call | None) -> None:
         """Store what has to be before anything goes on."""
-        if not self._has_due:
-            return
-        self._spawn(*self._taken())
-
-    def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
-        if unborn:
-            ids = self._run(self._asks.spawn(all_steps(unborn), steps))
-            for new, child in unborn:
-                child.id = ids[new.call]
-        elif steps:
-            self._run(self._asks.store(steps))
+        unborn, steps = self._taken(call)
+        try:
+            if unborn and any(step.status is StepStatus.FAILED for step in steps):
+                check_failures(steps, self._run(self._asks.store(steps)))
+                steps = []
+            if unborn:
+                ids = self._run(self._asks.spawn(all_steps(unborn), steps))
+                for new, child in unborn:
+                    child.id = ids[new.call]
+            elif steps:
+                check_failures(steps, self._run(self._asks.store(steps)))
+        except BaseException:
+            self._left(unborn, steps)
+            raise
 
     def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []
         self._run(self._asks.store([*late, *steps]))
+
+    def _stored(self, transaction: StepTransaction, step: NewStep) -> bool:
+        """Store a step, with what it has written if it has; whether it was not there before."""
+        if transaction.connection is not None:
+            transaction.take_back(transaction.connection)
+            stored = self._asks.store_on(transaction.connection, step)
+            if stored:
+                transaction.commit()
+            return bool(stored)
+        late, self._late = self._late, []
+        return (self._run(self._asks.store([*late, step])))[-1].is_new
 
     def _tried(self, call: Call, fn: Callable[[], R], tries: int, timeout_s: float | None) -> R:
         transaction, began = StepTransaction(), time.monotonic()
@@ -245,16 +277,16 @@ class DurableContext(DurableBase):
         try:
             text = self._json(call, value)
             step = self._asks.step(call, result=text, tries=tries, took_s=took_s_since(began))
-            if transaction.connection is not None:
-                stored = self._asks.store_on(transaction.begun(), step)
-                if stored:
-                    transaction.commit()
-            else:
-                late, self._late = self._late, []
-                stored = self._run(self._asks.store([*late, step]))[-1].is_new
-        except BaseException:
+            stored = self._stored(transaction, step)
+        except BaseException as exc:
             transaction.roll_back()
-            raise
+            if isinstance(exc, VERDICTS) or not (transaction.is_lost and isinstance(exc, Exception)):
+                raise
+            # It may be committed all the same: whoever asks, once the database is there again, is told.
+            row = self._run(self._asks.row_of(call))
+            if row is None:
+                raise NotStored from exc
+            return replayed(row)  # type: ignore[no-any-return]
         if stored:
             return as_stored(value, text)  # type: ignore[no-any-return]
         # An attempt before this one has stored it since, or the answer to our own question was lost.
