@@ -193,19 +193,8 @@ class DurableBase:
         steps, self._due, self._late = [*self._late, *self._due], [], []
         return unborn, steps
 
-    def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
-        """What has to be stored of a function that raises: what it spawned, and what led there.
-
-        A failure after the last spawn is not, so that another attempt tries again.
-        """
-        last = max((new.call.position for new, _ in self._unborn), default=0)
-        failed = [step for _, _, step in self._failures]
-        self._failures = []
-        self._due = [step for step in (*self._due, *failed) if step.position < last]
-        return self._taken(None) if self._unborn else ([], [])
-
     def _fails_by(self, call: Call, step: NewStep) -> None:
-        """Have a failure of children stored if the function goes on; else they are asked again."""
+        """Have a failure, of a step or of children, stored if the function goes on without it."""
         self._failures.append((call.branch, self._history.position, step))
 
     def _left(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
@@ -215,8 +204,7 @@ class DurableBase:
     def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""
         error = captured(exc, redactor())
-        step = self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries)
-        self._failures.append((call.branch, self._history.position, step))
+        self._fails_by(call, self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries))
         failed = StepFailed(call.name, loads(error))
         failed.__cause__ = exc
         return failed

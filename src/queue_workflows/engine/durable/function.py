@@ -80,8 +80,7 @@ def durable_work(
         durable = AsyncDurableContext(ctx, version=version, find=find)
         history = await durable.begin()
         durable.goes_on_with(history)
-        function = chosen(history)
-        token = begin_function()
+        function, token = chosen(history), begin_function()
         try:
             value = await function.call(job, durable)  # type: ignore[arg-type]
         except LeaseLost:
