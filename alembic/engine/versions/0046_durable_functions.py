@@ -93,6 +93,13 @@ def upgrade() -> None:
         postgresql_where=sa.text("status = 'waiting' AND waits_for IS NOT NULL"),
         if_not_exists=True,
     )
+    op.create_index(
+        "ix_durable_steps_child_id",
+        "durable_steps",
+        ["child_id"],
+        postgresql_where=sa.text("child_id IS NOT NULL"),
+        if_not_exists=True,
+    )
     op.create_table(
         "durable_events",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),

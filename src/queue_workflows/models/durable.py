@@ -57,6 +57,8 @@ class DurableStep(Base):
             "waits_for",
             postgresql_where=text("status = 'waiting' AND waits_for IS NOT NULL"),
         ),
+        # Which functions may yet ask what became of a job, before that is pruned.
+        Index("ix_durable_steps_child_id", "child_id", postgresql_where=text("child_id IS NOT NULL")),
     )
 
 

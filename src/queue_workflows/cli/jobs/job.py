@@ -193,16 +193,29 @@ def _show_steps(found: stored.StoredJob) -> None:
 @job.command()
 @click.argument("job_name", metavar="JOB")
 @click.option("--from", "step", required=True, metavar="STEP", help="Its name, NAME#2, or its position.")
+@click.option("--keep-version", is_flag=True, help="Run the version that JOB began under.")
 @audit_options
 @json_option
 @click.pass_obj
 def fork(
-    invocation: Invocation, *, job_name: str, step: str, actor: str, reason: str | None, as_json: bool
+    invocation: Invocation,
+    *,
+    job_name: str,
+    step: str,
+    keep_version: bool,
+    actor: str,
+    reason: str | None,
+    as_json: bool,
 ) -> None:
-    """Begin a copy of JOB, a durable function, at STEP; what is stored of the steps before is taken."""
+    """Begin a copy of JOB, a durable function, at STEP; what is stored of the steps before is taken.
+
+    What JOB spawned before STEP is waited for as its own; it is not spawned again.
+    """
     with operators_connection(invocation) as connection:
         family, job_id = job_named(connection, job_name)
-        made = steps.fork(connection, family, job_id, step, actor=actor, reason=reason)
+        made = steps.fork(
+            connection, family, job_id, step, actor=actor, reason=reason, keeps_version=keep_version
+        )
     if as_json:
         print_json({"job": made})
     else:

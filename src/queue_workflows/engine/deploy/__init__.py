@@ -4,6 +4,6 @@
                                       ├──> findings: what would break, what would change
     what the database has open ───────┘
 
-`check` puts the parts together: `tasks`, `modules` and `declarations` each compare one kind of name. Nothing
-is changed. Begin with `findings`, which says what a finding is.
+`check` puts the parts together: `tasks`, `modules` and `declarations` each compare one kind of name, and
+`durable` the versions of functions. Nothing is changed. Begin with `findings`, which says what a finding is.
 """

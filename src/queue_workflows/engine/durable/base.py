@@ -131,7 +131,7 @@ class DurableBase:
 
     def goes_on_with(self, history: History) -> None:
         """Store further steps under the version of those that are there."""
-        if history.version is not None:
+        if not history.is_new and not history.is_of_any_version:
             self._asks.version = history.version
 
     def _gather_one(self, child: Child) -> Any:
@@ -192,6 +192,21 @@ class DurableBase:
         unborn, self._unborn = self._unborn, []
         steps, self._due, self._late = [*self._late, *self._due], [], []
         return unborn, steps
+
+    def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
+        """What has to be stored of a function that raises: what it spawned, and what led there.
+
+        A failure after the last spawn is not, so that another attempt tries again.
+        """
+        last = max((new.call.position for new, _ in self._unborn), default=0)
+        failed = [step for _, _, step in self._failures]
+        self._failures = []
+        self._due = [step for step in (*self._due, *failed) if step.position < last]
+        return self._taken(None) if self._unborn else ([], [])
+
+    def _fails_by(self, call: Call, step: NewStep) -> None:
+        """Have a failure of children stored if the function goes on; else they are asked again."""
+        self._failures.append((call.branch, self._history.position, step))
 
     def _left(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
         """It could not be stored: whatever comes next has to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from json import dumps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_workflows.engine.durable.history import Call
 from queue_workflows.errors import ChildFailed
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # A task's jobs by its name, where this process knows the task.
 MakeJob: TypeAlias = Callable[..., NewIngestJob]
 FindTask: TypeAlias = Callable[[str], Any]
+_HAS_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED})
 
 
 class Child:
@@ -78,11 +79,16 @@ def results_json(ids: Sequence[int], ends: Sequence[ChildEnd]) -> str:
     )
 
 
+def is_failure(ends: Sequence[ChildEnd], ids: Sequence[int]) -> bool:
+    """Whether one of these children has no result, or is gone."""
+    return len({end.id for end in ends if end.status in _HAS_RESULT}) < len(set(ids))
+
+
 def results_of(stored: Sequence[Sequence[Any]], *, return_exceptions: bool) -> list[Any]:
     """The results of children; the first that has none is raised, or each stands in its place."""
     results: list[Any] = []
     for job_id, status, result, error in stored:
-        if status in {JobStatus.COMPLETED, JobStatus.SKIPPED}:
+        if status in _HAS_RESULT:
             results.append(result)
             continue
         failed = ChildFailed(f"ingest:{job_id}", status, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,38 @@ from queue_workflows.engine.durable.sync_context import DurableContext
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.outcomes import PutAside
+from queue_workflows.errors import LeaseLost
 
 # As of what no worker knows, for which a job waits as long.
 _UNKNOWN_TASK = "unknown_task"
 _UNKNOWN_DELAY_S = 3600.0
+# Among `versions`: what has stored steps that say of no version.
+NO_VERSION = ""
 
 
 def version_name(name: str, version: str) -> str:
     """What a version of a task is called where workers say what they know."""
     return f"{name}@{version}"
+
+
+def before_versions(older: Collection[str]) -> str | None:
+    """The version of jobs that began before the task had any: the one before, or `""` if there are several.
+
+    None if the task has none before it: its code is what it was.
+    """
+    if not older:
+        return None
+    return next(iter(older)) if len(older) == 1 else NO_VERSION
+
+
+def _version_of(history: History, current: str | None, older: Collection[str]) -> str | None:
+    """The version of the code that a job goes on with."""
+    began = history.version
+    if history.is_new or history.is_of_any_version or began == current:
+        return current
+    if began is None:
+        began = before_versions(older)
+    return current if began is None else began
 
 
 def durable_work(
@@ -31,18 +54,25 @@ def durable_work(
     """Work that stores its steps; `older` are the versions that jobs in flight go on with."""
 
     def chosen(history: History) -> Work:
-        began = history.version
-        if history.is_new or began is None or began == version:
+        began = _version_of(history, version, older)
+        if began == version:
             return work
-        if began in older:
+        if began is not None and began in older:
             return older[began]
-        raise PutAside(_UNKNOWN_TASK, version_name(name, began), _UNKNOWN_DELAY_S)
+        raise PutAside(_UNKNOWN_TASK, version_name(name, began or NO_VERSION), _UNKNOWN_DELAY_S)
 
     def call(job: Any, ctx: JobContext) -> Any:
         durable = DurableContext(ctx, version=version, find=find)
         history = durable.begin()
         durable.goes_on_with(history)
-        value = chosen(history).call(job, durable)  # type: ignore[arg-type]
+        function = chosen(history)
+        try:
+            value = function.call(job, durable)  # type: ignore[arg-type]
+        except LeaseLost:
+            raise
+        except Exception:
+            durable.leave()
+            raise
         durable.finish()
         return value
 
@@ -50,9 +80,15 @@ def durable_work(
         durable = AsyncDurableContext(ctx, version=version, find=find)
         history = await durable.begin()
         durable.goes_on_with(history)
+        function = chosen(history)
         token = begin_function()
         try:
-            value = await chosen(history).call(job, durable)  # type: ignore[arg-type]
+            value = await function.call(job, durable)  # type: ignore[arg-type]
+        except LeaseLost:
+            raise
+        except Exception:
+            await durable.leave()
+            raise
         finally:
             end_function(token)
         await durable.finish()

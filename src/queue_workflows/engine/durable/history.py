@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queue_workflows.errors import NonDeterminism
-from queue_workflows.repositories.durable.steps import StepRow
+from queue_workflows.repositories.durable.steps import ANY_VERSION, StepRow
 from queue_workflows.states import StepKind
 
 
@@ -43,10 +43,17 @@ class History:
         self._job = job
         self._round = 0
         self.args: dict[str, object] | None = None
-        self.version: str | None = next((row.version for row in rows if row.version is not None), None)
+        self._seed = job
         if rows and rows[0].kind is StepKind.ROUND:
-            self._round, self.args = rows[0].result["round"], rows[0].result["args"]
+            first = rows[0].result
+            # A copy has no arguments of a round of its own, but draws as the job that it is a copy of.
+            self._round, self.args = first["round"], first.get("args")
+            self._seed = first.get("seed") or job
             rows = rows[1:]
+        # Under which code these steps were made; what began a round says nothing of that.
+        self.version: str | None = next((row.version for row in rows if row.version != ANY_VERSION), None)
+        # They were copied for whatever code comes next, and none has.
+        self.is_of_any_version = bool(rows) and all(row.version == ANY_VERSION for row in rows)
         self.is_new = not rows
         self._stored = {row.key: row for row in rows}
         # In the order of their calls.
@@ -109,7 +116,7 @@ class History:
     def random(self, branch: str = "") -> random.Random:
         """A source that draws the same in each attempt, another one at each call of a branch."""
         self._draws[branch] += 1
-        seed = f"{self._job} {self._round} {self._draws[branch]} {branch}".rstrip()
+        seed = f"{self._seed} {self._round} {self._draws[branch]} {branch}".rstrip()
         return random.Random(seed)  # noqa: S311 - no secret
 
 

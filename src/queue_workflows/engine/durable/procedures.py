@@ -24,7 +24,7 @@ from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import JOB_TERMINAL, StepStatus
 
-# How soon a parent looks again for a child that is another one's as well, so that its end is not told to it.
+# How soon a parent looks again for a job that it did not make, so that its end is not told to it.
 _OTHERS_CHILD_S: Final = 15.0
 
 
@@ -143,12 +143,13 @@ class Procedures:
                 # Asked twice, as the answer to the first may have been lost.
                 there = {row.key: row.child_id for row in self._steps(conn).stored(self._job.id)}
                 new = [one for one in children if (one.call.name, one.call.number) not in there]
-                ids = [made.id for made in enqueue_many([one.job for one in new], conn=conn)] if new else []
-                if ids:
-                    repository.adopt(self.name, ids)
+                made = enqueue_many([one.job for one in new], conn=conn) if new else []
+                # One that was there by its key is another one's work, which goes on when this is cancelled.
+                if own := [each.id for each in made if each.created]:
+                    repository.adopt(self.name, own)
                 steps = [
-                    self.step(one.call)._replace(child_id=job_id)
-                    for one, job_id in zip(new, ids, strict=True)
+                    self.step(one.call)._replace(child_id=each.id)
+                    for one, each in zip(new, made, strict=True)
                 ]
                 self._steps(conn).store([*steps, *also])
                 there |= {(step.name, step.call): step.child_id for step in steps}

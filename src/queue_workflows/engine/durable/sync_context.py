@@ -32,10 +32,10 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.children import Child, ids_of, results_json, results_of
+from queue_workflows.engine.durable.children import Child, ids_of, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, StepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import Wait, as_stored
+from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -180,7 +180,10 @@ class DurableContext(DurableBase):
                 self._has_waited = True
                 raise self._parks(StepKind.CHILDREN, str(len(ids)))
             text = results_json(ids, ends)
-            self._store([self._asks.step(call, result=text)])
+            if return_exceptions or not is_failure(ends, ids):
+                self._store([self._asks.step(call, result=text)])
+            else:
+                self._fails_by(call, self._asks.step(call, result=text))
             return results_of(loads(text), return_exceptions=return_exceptions)
         finally:
             self._history.ended()
@@ -210,6 +213,10 @@ class DurableContext(DurableBase):
         self._history.close()
         self._flush(None)
 
+    def leave(self) -> None:
+        """The function has raised: enqueue what it has spawned all the same."""
+        self._spawn(*self._taken_on_leaving())
+
     def _gather_one(self, child: Child) -> Any:
         return self.gather(child)[0]
 
@@ -226,7 +233,9 @@ class DurableContext(DurableBase):
 
     def _flush(self, call: Call | None) -> None:
         """Store what has to be before anything goes on."""
-        unborn, steps = self._taken(call)
+        self._spawn(*self._taken(call))
+
+    def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
         try:
             if unborn and any(step.status is StepStatus.FAILED for step in steps):
                 check_failures(steps, self._run(self._asks.store(steps)))

@@ -53,6 +53,8 @@ class TaskRegistry:
         self._known: dict[str, tuple[IngestTask[..., Any], Work]] = {}
         # Theirs, and those of versions that jobs in flight may need.
         self._names: dict[str, None] = {}
+        # Of durable tasks: their version, and those before it.
+        self._versions: dict[str, tuple[str | None, tuple[str, ...]]] = {}
         # The tasks of which all jobs have a key or a lock that a producer may not know of.
         self.with_options: dict[str, IngestTask[..., Any]] = {}
 
@@ -111,9 +113,10 @@ class TaskRegistry:
         if not isinstance(survives_outage, bool):
             raise ConfigurationError(f"{label}: survives_outage must be True or False")
         work = replace(work, rules=Rules(max_crashes, at_most_once), survives_outage=survives_outage)
-        names = [name]
+        names, of_versions = [name], {}
         if durable or version is not None or versions is not None:
             work, names = self._durable(name, label, work, durable, version, versions)
+            of_versions = {name: (version, tuple(versions or ()))}
         delay_rule = None
         if at_most_once:
             checked(label, lambda: checks.once(max_attempts))
@@ -137,6 +140,8 @@ class TaskRegistry:
             self._known[name] = (task, work)
             self._names |= dict.fromkeys(names)
             self.with_options.pop(name, None)
+            self._versions.pop(name, None)
+            self._versions |= of_versions
             if task.has_key or task.has_lock:
                 self.with_options[name] = task
         if arguments is not None:
@@ -213,7 +218,7 @@ class TaskRegistry:
             _, one = _work(fn, label)
             if one.is_async is not work.is_async:
                 raise ConfigurationError(f"{label}: its versions are all async, or none is")
-            older[checked_name(each)] = one
+            older[checked_name(each) if each else each] = one
         if older and version is None:
             raise ConfigurationError(f"{label}: it has versions before it, and none itself")
         known = [*([] if version is None else [checked_name(version)]), *older]
@@ -238,6 +243,10 @@ class TaskRegistry:
     def knows(self, name: str) -> bool:
         """Whether this process can run jobs of a task."""
         return name in self._known
+
+    def versions_of(self, name: str) -> tuple[str | None, tuple[str, ...]] | None:
+        """The version of a durable task, and those before it; None of a task that stores no steps."""
+        return self._versions.get(name)
 
     def names(self) -> list[str]:
         """Every task that this process knows, and versions of durable ones as in `onboard@2`, sorted."""

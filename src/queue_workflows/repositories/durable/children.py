@@ -17,7 +17,7 @@ HOLD: Final = per_family(
     "SELECT job.cancel_requested_at IS NOT NULL FROM {table} AS job WHERE {fenced} FOR NO KEY UPDATE",
     fenced=FENCED,
 )
-# A job that was there before, by its key, may be another one's child: that one is told of its end.
+# Only what the spawn has made: a cancel of its parent reaches it.
 ADOPT: Final = """
 UPDATE ingest_jobs SET spawned_by = %(parent)s::text
 WHERE id = ANY (%(ids)s::bigint[]) AND spawned_by IS NULL AND finished_at IS NULL
@@ -54,7 +54,7 @@ class ChildRepository:
         return bool(rows[0][0]) if rows else None
 
     def adopt(self, parent: str, ids: Iterable[int]) -> None:
-        """Have the ends of these jobs told to their parent."""
+        """Have the ends of these jobs, which it has made, told to their parent, and its cancel reach them."""
         self._sql.rows(ADOPT, {"parent": parent, "ids": id_array(ids)})
 
     def ends(self, parent: str, ids: Iterable[int]) -> dict[int, ChildEnd]:

@@ -16,6 +16,8 @@ from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, Sta
 from queue_workflows.repositories.sql.families import FENCE, per_family
 from queue_workflows.states import StepKind, StepStatus
 
+# Of copied steps, which the code that comes next goes on with, whatever its version.
+ANY_VERSION: Final = ""
 # The one attempt of a job that holds it.
 FENCED: Final = """job.id = %(job_id)s::bigint AND (job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (%(attempt)s::integer, %(claimed_by)s::text, 'running')"""

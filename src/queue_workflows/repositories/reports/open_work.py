@@ -1,6 +1,7 @@
 """What is not over, by the names that code must know: tasks, arguments of their jobs, and node modules.
 
-Read by the indexes of what is open, however much is stored that is over, and counted up to a bound.
+Read by the indexes of what is open, however much is stored that is over. Jobs are looked at up to a bound in
+each status; keys of limits, which are asked for where a limit changes, without one.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ TASKS: Final = _TASKS.replace("{counted}", str(COUNTED))
 _MODULES: Final = """
 SELECT node_module, required_model, queue, count(*), min(id) FROM (
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'queued' LIMIT {counted})
+        WHERE status = 'queued' AND plugin IS NULL LIMIT {counted})
     UNION ALL
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'scheduled' LIMIT {counted})
+        WHERE status = 'scheduled' AND plugin IS NULL LIMIT {counted})
     UNION ALL
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'running' LIMIT {counted})
+        WHERE status = 'running' AND plugin IS NULL LIMIT {counted})
     UNION ALL
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'awaiting_input' LIMIT {counted})
+        WHERE status = 'awaiting_input' AND plugin IS NULL LIMIT {counted})
 ) AS job
 WHERE node_module IS NOT NULL OR required_model IS NOT NULL
 GROUP BY node_module, required_model, queue
@@ -66,6 +67,28 @@ SELECT id, task_name, args FROM (
 ) AS job
 LIMIT %(most)s::bigint
 """
+# Whether there are any durable functions: not in a schema from before them.
+HAS_STEPS: Final = "SELECT to_regclass('durable_steps') IS NOT NULL"
+# job: open ones that were begun. first: which code made their steps, as an attempt sees it: a version by the
+# first step that has one, before those that a copy took for any code; a round says nothing of that.
+_DURABLE: Final = """
+SELECT job.task_name, first.version, first.kind = 'round', job.queue, count(*), min(job.id) FROM (
+    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'queued' AND attempt > 0 LIMIT {counted})
+    UNION ALL
+    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'scheduled' AND attempt > 0 LIMIT {counted})
+    UNION ALL
+    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'running' AND attempt > 0 LIMIT {counted})
+) AS job
+CROSS JOIN LATERAL (
+    SELECT version, kind FROM durable_steps
+    WHERE job_family = 'ingest' AND job_id = job.id
+    ORDER BY kind = 'round', version IS NOT DISTINCT FROM '', position, name, call
+    LIMIT 1
+) AS first
+GROUP BY 1, 2, 3, 4
+ORDER BY 1, 2, 3, 4
+"""
+DURABLE: Final = _DURABLE.replace("{counted}", str(COUNTED))
 # open_runs: those that have yet to begin, and those that have. documents: each snapshot of theirs. named:
 # what its nodes ask for by name.
 DOCUMENTS: Final = """
@@ -82,7 +105,7 @@ JOIN workflow_runs AS run ON run.id = documents.id
 CROSS JOIN LATERAL (
     SELECT node ->> 'module' AS module, node ->> 'model' AS model
     FROM jsonb_path_query(run.spec, '$.nodes[*]') AS node
-    WHERE node ->> 'queue' IS DISTINCT FROM 'hooks'
+    WHERE node ->> 'plugin' IS NULL
 ) AS named
 WHERE named.module IS NOT NULL OR named.model IS NOT NULL
 ORDER BY named.module, named.model
@@ -97,7 +120,7 @@ FROM (
     SELECT id, workflow_name, spec FROM workflow_runs WHERE status = 'running' AND mode = 'node'
 ) AS run
 CROSS JOIN LATERAL jsonb_path_query(run.spec, '$.nodes[*]') AS node (item)
-WHERE node.item ->> %(field)s::text = ANY (%(names)s::text[])
+WHERE node.item ->> %(field)s::text = ANY (%(names)s::text[]) AND node.item ->> 'plugin' IS NULL
     AND NOT EXISTS (
         SELECT FROM workflow_nodes AS begun
         WHERE begun.run_id = run.id AND begun.node_id = node.item ->> 'id' AND begun.state IN ({over})
@@ -131,6 +154,17 @@ class OpenWork(NamedTuple):
     first: int
 
 
+class InFlight(NamedTuple):
+    """Open jobs of one task on one queue with steps of one version, or that only began a round, as yet."""
+
+    name: str
+    version: str | None
+    is_at_a_round: bool
+    queue: str
+    jobs: int
+    first: int
+
+
 class Named(NamedTuple):
     """What a node of a document in flight asks for."""
 
@@ -158,8 +192,14 @@ class OpenWorkRepository:
         """Open ingest jobs by task and queue."""
         return [OpenWork(*row) for row in self._sql.rows(TASKS, {})]
 
+    def durable(self) -> list[InFlight]:
+        """Open ingest jobs with stored steps, by task, version and queue."""
+        if not self._sql.rows(HAS_STEPS, {})[0][0]:
+            return []
+        return [InFlight(*row) for row in self._sql.rows(DURABLE, {})]
+
     def modules(self) -> list[OpenWork]:
-        """Open node jobs by module, model and queue; hooks have neither."""
+        """Open node jobs by module, model and queue, but for hooks, which are files of a machine."""
         return [OpenWork(*row) for row in self._sql.rows(MODULES, {})]
 
     def args_of(self, tasks: Collection[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
