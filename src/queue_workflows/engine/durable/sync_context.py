@@ -282,7 +282,7 @@ class DurableContext(DurableBase):
             transaction.roll_back()
             if isinstance(exc, VERDICTS) or not (transaction.is_lost and isinstance(exc, Exception)):
                 raise
-            # It may be committed all the same: whoever asks, once the database is there again, is told.
+            # It may be committed all the same, which the database says once it is there again.
             row = self._run(self._asks.row_of(call))
             if row is None:
                 raise NotStored from exc
