@@ -131,7 +131,9 @@ class WorkerParts:
             ),
             hooks=hooks,
             turns=LookTurns(
-                lambda: _turns_of(database, settings, options, guardian, job_runner, worker_connection)
+                lambda: _turns_of(
+                    database, settings, options, guardian, job_runner, connection=worker_connection
+                )
             ),
         )
 
@@ -153,13 +155,14 @@ def _turns_of(
     options: WorkerOptions,
     guardian: Guardian,
     job_runner: JobRunner,
-    worker_connection: WorkerConnection,
+    *,
+    connection: WorkerConnection,
 ) -> WakeTurns | None:
     """The turns of all workers here for which the same jobs are; none where a job is not any worker's."""
     queue = options.queue
     if queue in (GPU_QUEUE, HOOKS_QUEUE) or options.drain or not database.can_listen:
         return None
-    place = place_of(worker_connection.connected())
+    place = place_of(connection.connected())
     known = sorted(job_runner.task_names())
     return WakeTurns.among(
         *place, guardian.identity.host_label, queue, str(options.app or settings.app), *known
