@@ -74,16 +74,13 @@ def test_a_key_that_is_added_meanwhile_is_waited_for(
     """Another transaction adds it and has not committed: the mover leaves the jobs, and its rows stay."""
     ids = over(connection, 2)
     by_months(connection)
-    with psycopg.connect(qwf_dsn) as app:
-        app.execute("CREATE TABLE invoice (job bigint REFERENCES ingest_jobs (id) ON DELETE CASCADE)")
-        app.execute("INSERT INTO invoice SELECT unnest(%s::bigint[])", [ids])
+    with psycopg.connect(qwf_dsn) as app, invoices(app, ids, "ON DELETE CASCADE"):
         settle(connection)
         assert places(connection) == (ids, [])
         app.commit()
         settle(connection)
         assert places(connection) == (ids, [])
         assert app.execute(ROWS).fetchall() == [(one,) for one in ids]
-        app.execute("DROP TABLE invoice")
 
 
 def test_partitions_are_refused_while_a_foreign_key_refers_to_jobs(
