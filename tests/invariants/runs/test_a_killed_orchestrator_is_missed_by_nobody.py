@@ -149,6 +149,9 @@ def test_stopped_while_it_acts_on_an_end(
     impatient = {"QWF_IDLE_IN_TRANSACTION_SESSION_TIMEOUT_S": "1"}
     with running_orchestrator(proxy.dsn, **impatient):
         patiently(lambda: jobs_of(connection, "one"))
+        # Its look for more after it began the run is over, which commits too.
+        looks = proxy.passed(outbox.FIND_RUNS)
+        patiently(lambda: proxy.passed(outbox.FIND_RUNS) > looks)
         trap = proxy.trap(statement, moment=moment)
         work(connection, body)
         trap.sprung(300)
