@@ -130,9 +130,7 @@ class WorkerParts:
                 worker_connection=worker_connection,
             ),
             hooks=hooks,
-            turns=LookTurns(
-                lambda: _turns_of(database, settings, options, guardian, job_runner, worker_connection)
-            ),
+            turns=LookTurns(lambda: _turns_of(database, options, guardian, job_runner, worker_connection)),
         )
 
     def leftovers(self, *, is_concurrent: bool) -> Leftovers:
@@ -149,7 +147,6 @@ def place_of(connection: psycopg.Connection[Any]) -> list[str]:
 
 def _turns_of(
     database: Database,
-    settings: Settings,
     options: WorkerOptions,
     guardian: Guardian,
     job_runner: JobRunner,
@@ -162,7 +159,7 @@ def _turns_of(
     place = place_of(worker_connection.connected())
     known = sorted(job_runner.task_names())
     return WakeTurns.among(
-        *place, guardian.identity.host_label, queue, str(options.app or settings.app), *known
+        *place, guardian.identity.host_label, queue, str(options.app or guardian.settings.app), *known
     )
 
 
