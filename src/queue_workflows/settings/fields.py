@@ -218,7 +218,8 @@ class Settings(BaseSettings):
         2000,
         0,
         9000,
-        "How many jobs a worker of several claims ahead at most, however far away its server is; 0: none.",
+        "How many jobs a worker of several claims ahead at most, and has in memory with their payloads, "
+        "however far away its server is; 0: none.",
     )
     rest_s: float = _seconds(
         30, 0, DAY_S, "After how long without a claim a worker leaves its connections to its host's agent."

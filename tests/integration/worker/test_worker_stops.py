@@ -24,12 +24,14 @@ from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
+from queue_workflows.repositories.claims.hold_lease import Found, Watched
 from queue_workflows.repositories.workers.control import Control
+from queue_workflows.roles.agent_link.watch import Told
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.settings import Settings
-from queue_workflows.states import DesiredState
+from queue_workflows.states import DesiredState, WorkerState
 
 
 def test_a_forked_child_of_a_job_ends_alone(qwf_dsn, jobs):
@@ -103,6 +105,36 @@ def test_a_wish_that_comes_before_the_first_heartbeat_is_heard(qwf_dsn, conn, mo
         finally:
             guardian.stop_signals.close()
             control.clear("late", "*", actor="ann")
+
+
+def test_a_heartbeat_that_is_refused_keeps_no_wish_away(qwf_dsn, conn, caplog):
+    """What the operator wants is asked in the same round, and heard in it."""
+    control = WorkerControlRepository(conn)
+    with DeadMan(enabled=False) as deadman:
+        guardian = guardian_of(Identity("wordy", "fetch", "x", 1), qwf_dsn, deadman)
+        guardian.doing(WorkerState.IDLE, "\0")
+        control.set("wordy", "*", "pause", actor="ann")
+        try:
+            guardian._see_to_duties(time.monotonic())
+        finally:
+            control.clear("wordy", "*", actor="ann")
+        assert guardian.wish is not None
+        assert "a heartbeat is not written" in caplog.text
+
+
+def test_what_the_agent_tells_is_heeded_once(qwf_dsn):
+    """Of the moment at which it was told, and not again each round for as long as it is believed."""
+    watched = Watched(frozenset(), frozenset(), 0, None)
+    told = Told(watched, Found(queued=True, held=frozenset()), heard_at=time.monotonic())
+    with DeadMan(enabled=False) as deadman:
+        guardian = guardian_of(Identity("here", "fetch", "x", 1), qwf_dsn, deadman)
+        guardian._agent = MagicMock(told=lambda now: told, is_steady=lambda now: True, beat=lambda *_: True)
+        guardian.doing(WorkerState.IDLE)
+        guardian.is_resting = True
+        assert [guardian._is_seen_to(told.heard_at + later) for later in (0.1, 1.0, 2.0)] == [True] * 3
+        assert guardian._listener.interrupt.call_count == 1
+        guardian.poll.told(told.heard_at - 2, Found(queued=False, held=frozenset()))
+        assert not guardian.poll.has_found_nothing(told.heard_at)
 
 
 def test_a_stop_that_comes_in_the_last_round_is_told(qwf_dsn, monkeypatch, caplog):

@@ -226,7 +226,7 @@ def test_no_more_is_claimed_ahead_than_is_set(most: int, round_trip_s: float) ->
     room = ClaimAhead(8, most)
     room.is_at(round_trip_s)
     now, _ = at_pace(room, per_ms=100, seconds=0.00001)
-    assert room.free(0, 0, now) == 8 + most
+    assert room.free(0, 0, now) == 8
     assert room.free(8, 0, now) == most
 
 
@@ -238,3 +238,26 @@ def test_what_waits_far_away_is_given_back_later() -> None:
     assert room.give_back_at(10) == pytest.approx(1.2)
     room.is_at(0.001)
     assert room.give_back_at(10) == 1.0 + GIVE_BACK_AFTER_S
+
+
+def test_one_that_is_set_to_few_overlaps_as_well() -> None:
+    """It claims half of what it may have while the other half is run, however little that is."""
+    room = ClaimAhead(8, 100)
+    now, _ = at_pace(room, per_ms=100, seconds=0.00001)
+    assert room.free(8, 0, now) == (8 + 100) // 2
+
+
+@pytest.mark.parametrize(("round_trip_s", "at_a_time"), [(0.0, AT_A_TIME), (0.1, (5_000 + 2_000) // 2)])
+def test_near_the_server_no_more_is_claimed_at_a_time(round_trip_s: float, at_a_time: int) -> None:
+    """However many threads there are: the first of it is to begin soon."""
+    room = ClaimAhead(5_000, 2_000)
+    room.is_at(round_trip_s)
+    assert room.at_a_time == at_a_time
+
+
+def test_a_slow_network_keeps_no_job_for_seconds() -> None:
+    """Others may be near, and idle."""
+    room = ClaimAhead(8, 2_000)
+    room.is_at(1.0)
+    room.handed(100, 10.0)
+    assert room.give_back_at(100) == pytest.approx(10.4)

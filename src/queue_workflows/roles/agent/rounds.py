@@ -23,7 +23,7 @@ from queue_workflows.roles.agent_link.watch import STALE_S, Told
 
 _log = logging.getLogger(__name__)
 
-# What is due or lapsed in so many rounds running nobody sweeps; a lane may stand for long all the same.
+# What is due or lapsed in so many rounds running is swept by nobody; a lane may stand for long all the same.
 _LEFT_ROUNDS: Final = 2
 _LEFT_LANES_ROUNDS: Final = 10
 

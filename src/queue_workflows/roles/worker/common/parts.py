@@ -130,11 +130,7 @@ class WorkerParts:
                 worker_connection=worker_connection,
             ),
             hooks=hooks,
-            turns=LookTurns(
-                lambda: _turns_of(
-                    database, settings, options, guardian, job_runner, connection=worker_connection
-                )
-            ),
+            turns=LookTurns(lambda: _turns_of(database, options, guardian, job_runner, worker_connection)),
         )
 
     def leftovers(self, *, is_concurrent: bool) -> Leftovers:
@@ -151,21 +147,19 @@ def place_of(connection: psycopg.Connection[Any]) -> list[str]:
 
 def _turns_of(
     database: Database,
-    settings: Settings,
     options: WorkerOptions,
     guardian: Guardian,
     job_runner: JobRunner,
-    *,
-    connection: WorkerConnection,
+    worker_connection: WorkerConnection,
 ) -> WakeTurns | None:
     """The turns of all workers here for which the same jobs are; none where a job is not any worker's."""
     queue = options.queue
     if queue in (GPU_QUEUE, HOOKS_QUEUE) or options.drain or not database.can_listen:
         return None
-    place = place_of(connection.connected())
+    place = place_of(worker_connection.connected())
     known = sorted(job_runner.task_names())
     return WakeTurns.among(
-        *place, guardian.identity.host_label, queue, str(options.app or settings.app), *known
+        *place, guardian.identity.host_label, queue, str(options.app or guardian.settings.app), *known
     )
 
 

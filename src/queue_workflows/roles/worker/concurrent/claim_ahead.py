@@ -23,8 +23,8 @@ begin every 20 ms, up to 250 ms after its claim.
 
 From a server that is far away each answer takes a round trip more, however quick the server is. So with the
 round trip, from 5 ms on, the bounds grow: the 400 in proportion, up to a setting's `most`; the 50 ms to two
-and a half round trips, the 100 ms to four. What it begins in a round, and what its threads can begin in one,
-bound it there as well.
+and a half round trips, the 100 ms to four, but 400 ms at most. What it begins in a round, and what its
+threads can begin in one, bound it there as well.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ GIVE_BACK_LATEST_S: Final = 0.25
 NEAR_S: Final = 0.005
 _ROUNDS_LONGEST: Final = 2.5
 _ROUNDS_UNBEGUN: Final = 4
+# However far away it is, what is not begun is not kept for so long from others that may be near.
+_UNBEGUN_LONGEST_S: Final = 0.4
 # Of so many that run some end all the time: a question is for a fiftieth of them, or for those of 10 ms.
 MANY: Final = 100
 # How many jobs the mean of their durations looks back on, in threads' worth.
@@ -78,9 +80,10 @@ class ClaimAhead:
         """The server is so far away."""
         self._most = min(self._most_of_all, int(AHEAD_MOST * max(1.0, round_trip_s / NEAR_S)))
         self._longest_s = max(AHEAD_LONGEST_S, _ROUNDS_LONGEST * round_trip_s)
-        self._unbegun_s = max(GIVE_BACK_AFTER_S, _ROUNDS_UNBEGUN * round_trip_s)
-        # More takes memory and time before the first of it begins.
-        self.at_a_time = max(AT_A_TIME, (self._threads + self._most) // 2)
+        self._unbegun_s = max(GIVE_BACK_AFTER_S, min(_ROUNDS_UNBEGUN * round_trip_s, _UNBEGUN_LONGEST_S))
+        # More takes memory and time before the first of it begins, which from afar is little beside the way.
+        is_far = round_trip_s > NEAR_S
+        self.at_a_time = max(AT_A_TIME, (self._threads + self._most) // 2) if is_far else AT_A_TIME
 
     def asked(self, seconds: float) -> None:
         """The last round to the database took so long."""
@@ -121,10 +124,11 @@ class ClaimAhead:
         seen.append((now, begun))
         able = int(self._threads * self._round_s / max(self._mean_s, 1e-6))
         ahead = min(lately, able, self._most)
-        free = max(0, self._threads - running - waiting - unread + ahead)
-        if ahead < max(self._most, AHEAD_MOST):
+        idle = self._threads - running - waiting - unread
+        free = max(0, idle + ahead)
+        if ahead < self._most or not self._most:
             return free
-        return min(free, (self._threads + self._most) // 2)
+        return min(free, max(idle, (self._threads + self._most) // 2))
 
     def is_little(self, free: int, running: int, waiting: int) -> bool:
         """Whether so few are worth no question yet, as each thread has work, or hundreds of jobs run."""

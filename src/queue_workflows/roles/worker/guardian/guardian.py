@@ -529,7 +529,12 @@ class Guardian:
         self._listener.interrupt()
 
     def _tell_with(self, questions: Questions, now: float) -> Callable[[], None]:
-        return self._telling.tell_with(questions, now, hears=self._listener.state == "listening")
+        try:
+            return self._telling.tell_with(questions, now, hears=self._listener.state == "listening")
+        except QwfError as refused:
+            # What else is asked in this round, a cancel above all, does not wait for better words.
+            _log.warning("a heartbeat is not written: %s", refused)
+            return _nothing
 
     def _tell(self, now: float) -> None:
         questions = self._asking()
