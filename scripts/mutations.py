@@ -146,8 +146,8 @@ MUTANTS: Final = (
         [
             Edit(
                 "db/listen/listener.py",
-                "if int(wire.ask(OLDEST_RUNNING)[0] or 0) >= self._mark:",
-                "if int(wire.ask(OLDEST_RUNNING)[0] or 0) >= 0:",
+                "if _oldest_running(wire) >= self._mark:",
+                "if _oldest_running(wire) >= 0:",
             )
         ],
     ),

@@ -27,10 +27,17 @@ MORE = [
 ]
 WIDTHS = (320, 1280, 1920)
 SCHEMES = ("light", "dark")
-# What a page says to assistive programs is asked at the narrowest and the widest, once in each scheme. A page
-# that is narrow in the light one when it is full is narrow in the dark one when nothing is there. How wide a
-# page is does not depend on its colours.
+# What a page says to assistive programs is asked at the narrowest and the widest, once in each scheme, and by
+# night the other way round. A page that is narrow in the light one when it is full is narrow in the dark one
+# when nothing is there. How wide a page is does not depend on its colours.
 ENDS = (WIDTHS[0], WIDTHS[-1])
+_BY_NIGHT = pytest.mark.nightly
+LIGHT_IS_NARROW = pytest.mark.parametrize(
+    "narrow", [SCHEMES[0], pytest.param(SCHEMES[1], marks=_BY_NIGHT)], ids="{} is narrow".format
+)
+DARK_IS_NARROW = pytest.mark.parametrize(
+    "narrow", [SCHEMES[1], pytest.param(SCHEMES[0], marks=_BY_NIGHT)], ids="{} is narrow".format
+)
 NOBODY = EveryState({"failed": "ingest:404"}, {"running": UUID(int=404)})
 _WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -60,9 +67,9 @@ def reader(browser: Browser) -> Iterator[Tabs]:
     tabs.close()
 
 
-def flaws(reader: Tabs, url: str, *statuses: int, is_dark_first: bool = False) -> list[str]:
-    """What is wrong with a page in both themes and at each width."""
-    asked = dict(zip(ENDS, SCHEMES[::-1] if is_dark_first else SCHEMES, strict=True))
+def flaws(reader: Tabs, url: str, *statuses: int, narrow: str = SCHEMES[0]) -> list[str]:
+    """What is wrong with a page in both themes and at each width; which theme it is in where it is narrow."""
+    asked = dict(zip(ENDS, sorted(SCHEMES, key=lambda scheme: scheme != narrow), strict=True))
     (tab,) = reader.contexts[0].pages
     tab.goto("about:blank")
     tab.emulate_media(color_scheme=SCHEMES[0])
@@ -74,7 +81,7 @@ def flaws(reader: Tabs, url: str, *statuses: int, is_dark_first: bool = False) -
     found = [] if answer.status in statuses else [f"status {answer.status} instead of {statuses}"]
     expect(tab.locator("h1")).to_have_count(1)
     for width in WIDTHS:
-        scheme = asked.get(width, SCHEMES[is_dark_first])
+        scheme = asked.get(width, asked[WIDTHS[-1]])
         tab.emulate_media(color_scheme=scheme)
         tab.set_viewport_size({"width": width, "height": 900})
         here = f"{scheme}, {width} px"
@@ -85,38 +92,54 @@ def flaws(reader: Tabs, url: str, *statuses: int, is_dark_first: bool = False) -
     return found + reader.complaints
 
 
+@LIGHT_IS_NARROW
 @pytest.mark.parametrize("path", PATHS + MORE)
-def test_with_something_in_every_state(reader: Tabs, full: tuple[BrowsedPage, EveryState], path: str) -> None:
+def test_with_something_in_every_state(
+    reader: Tabs, full: tuple[BrowsedPage, EveryState], path: str, narrow: str
+) -> None:
     """No rule of accessibility is broken, nothing is complained of, and nothing is cut at 320 pixels."""
     page, there = full
-    assert flaws(reader, page.url + there.place(path), 200) == []
+    assert flaws(reader, page.url + there.place(path), 200, narrow=narrow) == []
 
 
-@pytest.mark.parametrize("status", ["completed", "running", "held", "cancelled", "queued", "scheduled"])
-def test_a_job_in_each_status(reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
+@LIGHT_IS_NARROW
+@pytest.mark.parametrize(
+    "status",
+    ["completed", "running", "held", "cancelled", "queued", "scheduled", "asleep", "event", "children"],
+)
+def test_a_job_in_each_status(
+    reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str, narrow: str
+) -> None:
     """Its page is as good as that of a failed one."""
     page, there = full
-    assert flaws(reader, page.url + there.place("/jobs/{job}", job=status), 200) == []
+    assert flaws(reader, page.url + there.place("/jobs/{job}", job=status), 200, narrow=narrow) == []
 
 
+@LIGHT_IS_NARROW
 @pytest.mark.parametrize("status", ["completed", "failed", "at_work"])
-def test_a_run_in_each_status(reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str) -> None:
+def test_a_run_in_each_status(
+    reader: Tabs, full: tuple[BrowsedPage, EveryState], status: str, narrow: str
+) -> None:
     """Its graph is as good as that of one that waits for an answer."""
     page, there = full
-    assert flaws(reader, page.url + there.place("/runs/{run}", run=status), 200) == []
+    assert flaws(reader, page.url + there.place("/runs/{run}", run=status), 200, narrow=narrow) == []
 
 
+@DARK_IS_NARROW
 @pytest.mark.parametrize("path", PATHS)
-def test_with_nothing_there(reader: Tabs, empty: BrowsedPage, path: str) -> None:
+def test_with_nothing_there(reader: Tabs, empty: BrowsedPage, path: str, narrow: str) -> None:
     """A list says that it is empty, a thing that is not there is said to be missing."""
     statuses = (200, 404) if "{" in path else (200,)
-    assert flaws(reader, empty.url + NOBODY.place(path), *statuses, is_dark_first=True) == []
+    assert flaws(reader, empty.url + NOBODY.place(path), *statuses, narrow=narrow) == []
 
 
+@LIGHT_IS_NARROW
 @pytest.mark.parametrize("act", ["job.cancel", "job.retry"])
-def test_the_preview_of_an_act(reader: Tabs, full: tuple[BrowsedPage, EveryState], act: str) -> None:
+def test_the_preview_of_an_act(
+    reader: Tabs, full: tuple[BrowsedPage, EveryState], act: str, narrow: str
+) -> None:
     """What stands between a button and its act is a page like the others."""
     page, there = full
     job = there.jobs["queued" if act == "job.cancel" else "failed"]
-    assert flaws(reader, f"{page.url}/act/preview?act={act}&target={job}", 200) == []
-    assert flaws(reader, f"{page.url}/act/preview?act={act}&where=queue:fetch", 200) == []
+    assert flaws(reader, f"{page.url}/act/preview?act={act}&target={job}", 200, narrow=narrow) == []
+    assert flaws(reader, f"{page.url}/act/preview?act={act}&where=queue:fetch", 200, narrow=narrow) == []

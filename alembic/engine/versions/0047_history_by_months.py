@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from alembic import op
 
 from queue_workflows.db.migrations.beside_writers.history import show_both
@@ -60,6 +62,22 @@ CREATE FUNCTION qwf_history_month_of(moment timestamptz) RETURNS text LANGUAGE s
 SELECT 'ingest_jobs_history_' || to_char(moment AT TIME ZONE 'UTC', 'YYYY_MM')
 $$
 """
+# What refers to a job would be deleted with the row that moves, be set to NULL, or forbid it.
+REFUSE_REFERENCES = """
+CREATE FUNCTION qwf_history_refuse_references() RETURNS void LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    keys text;
+BEGIN
+    SELECT string_agg(format('%s (%s)', conrelid::regclass, conname), ', ' ORDER BY conrelid, conname)
+    INTO keys FROM pg_constraint WHERE contype = 'f' AND confrelid = 'ingest_jobs'::regclass;
+    IF keys IS NOT NULL THEN
+        RAISE EXCEPTION 'foreign keys refer to ingest_jobs: %', keys USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'drop them, or say qwf db history --plain';
+    END IF;
+END
+$$
+"""
 # Months before their first rows, in a lock that nobody reads the history beside: a statement that was planned
 # without a month would find what moves there meanwhile neither here nor there.
 MAKE_MONTHS = """
@@ -86,12 +104,13 @@ $$
 MOVE = """
 CREATE FUNCTION qwf_history_move(
     since timestamptz, before timestamptz, OUT moved integer, OUT seen_to timestamptz, OUT is_more boolean
-) LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_custom_plan SET lock_timeout = '250ms' AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_custom_plan SET lock_timeout = '20ms' AS $$
 DECLARE
     columns text;
     ids bigint[];
     months timestamptz[];
     start timestamptz;
+    ahead timestamptz;
 BEGIN
     moved := 0;
     is_more := false;
@@ -114,6 +133,7 @@ BEGIN
                 SELECT FROM durable_steps AS step WHERE step.job_family = 'ingest' AND step.job_id = walked.id
             )
             AND NOT EXISTS (SELECT FROM durable_steps AS step WHERE step.child_id = walked.id)
+        ORDER BY finished_at
         LIMIT 2000
     ) AS first;
     IF COALESCE(cardinality(ids), 0) < 2000 THEN
@@ -124,6 +144,9 @@ BEGIN
     END IF;
     is_more := seen_to IS NOT NULL;
     IF ids IS NOT NULL THEN
+        -- Nobody adds a key meanwhile: that would need a stronger lock than this one lets by.
+        LOCK TABLE ONLY ingest_jobs IN ROW EXCLUSIVE MODE;
+        PERFORM qwf_history_refuse_references();
         IF EXISTS (SELECT FROM unnest(months) AS month WHERE to_regclass(qwf_history_month_of(month)) IS NULL) THEN
             PERFORM qwf_history_make_months(months);
         ELSE
@@ -151,6 +174,15 @@ BEGIN
         seen_to := seen_to + interval '1 microsecond';
     END IF;
     seen_to := COALESCE(seen_to, before);
+    -- A month is made in the last day before its first rows, so that to move them waits for nobody.
+    ahead := date_trunc('month', before + interval '1 day', 'UTC');
+    IF NOT is_more AND ahead > before AND to_regclass(qwf_history_month_of(ahead)) IS NULL THEN
+        BEGIN
+            PERFORM qwf_history_make_months(ARRAY[ahead]);
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END IF;
     IF moved > 0 THEN
         UPDATE history_modes SET moved_before = seen_to
         WHERE family = 'ingest' AND is_partitioned AND COALESCE(moved_before < seen_to, true);
@@ -213,7 +245,7 @@ $$
 # What reads the history is waited for so long and no longer, as others wait behind us.
 DROP = """
 CREATE FUNCTION qwf_history_drop_month(before timestamptz) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '250ms' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20ms' AS $$
 DECLARE
     by_months boolean := EXISTS (SELECT FROM history_modes WHERE family = 'ingest' AND is_partitioned);
     month text;
@@ -254,6 +286,7 @@ $$
 FUNCTIONS = {
     "qwf_history_columns()": COLUMNS,
     "qwf_history_month_of(timestamptz)": MONTH_OF,
+    "qwf_history_refuse_references()": REFUSE_REFERENCES,
     "qwf_history_make_months(timestamptz[])": MAKE_MONTHS,
     "qwf_history_move(timestamptz, timestamptz)": MOVE,
     "qwf_history_bring_back(bigint[])": BRING_BACK,
@@ -268,17 +301,44 @@ BEGIN
 END
 $$
 """
-# All that was moved, before its place is dropped. Once nobody moves any more, as the lock is had.
-BRING_ALL_BACK = """
+# What may read the table may read what has moved from it: roles made by hand, whose verbs did without until now.
+GRANT_AS_TABLE = """
 DO $$
 DECLARE
-    ids bigint[];
+    reader text;
 BEGIN
-    LOCK TABLE ingest_jobs_history IN ACCESS EXCLUSIVE MODE;
+    FOR reader IN
+        SELECT DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END
+        FROM pg_class, aclexplode(relacl)
+        WHERE pg_class.oid = 'ingest_jobs'::regclass AND privilege_type = 'SELECT' AND grantee <> relowner
     LOOP
-        ids := ARRAY(SELECT id FROM ingest_jobs_history LIMIT 10000);
-        EXIT WHEN ids = '{}';
-        PERFORM qwf_history_bring_back(ids);
+        EXECUTE 'GRANT SELECT ON ingest_jobs_history, ingest_jobs_and_history TO ' || reader;
+    END LOOP;
+END
+$$
+"""
+# More than one transaction brings back in the time that others may wait for it; about as many as the catalog says.
+MOST_BROUGHT_BACK: Final = 1_000_000
+# All that was moved, before its place is dropped. Once nobody moves any more, as the lock is had. By their ids,
+# so that a batch does not walk what those before it have left behind.
+BRING_ALL_BACK = f"""
+DO $$
+DECLARE
+    about bigint;
+    after bigint := 0;
+BEGIN
+    SELECT COALESCE(sum(GREATEST(reltuples, 0)), 0) INTO about
+    FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+    WHERE inhparent = 'ingest_jobs_history'::regclass;
+    IF about > {MOST_BROUGHT_BACK} THEN
+        RAISE EXCEPTION 'about % jobs are in the history, too many to bring back in one transaction: '
+            'say qwf db history --plain, and downgrade once no month is left', about
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    LOCK TABLE ingest_jobs_history IN ACCESS EXCLUSIVE MODE;
+    UPDATE history_modes SET is_partitioned = false WHERE is_partitioned;
+    WHILE after IS NOT NULL LOOP
+        SELECT last INTO after FROM qwf_history_bring_some_back(after);
     END LOOP;
 END
 $$
@@ -292,6 +352,7 @@ def upgrade() -> None:
     op.execute(HISTORY)
     op.execute(BY_END)
     op.execute(show_both())
+    op.execute(GRANT_AS_TABLE)
     for signature, function in FUNCTIONS.items():
         op.execute(function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
         op.execute(PIN_SEARCH_PATH.replace("{function}", signature))

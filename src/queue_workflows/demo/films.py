@@ -33,9 +33,11 @@ PREPARE: Final = (
 IS_MIGRATED: Final = (
     "SELECT to_regclass('workflow_runs') IS NOT NULL AND to_regclass('ingest_jobs') IS NOT NULL"
 )
+# What has moved to a history is of others as well: the demo asks for none.
 IS_OF_OTHERS: Final = """
 SELECT EXISTS (SELECT FROM workflow_runs WHERE labels ->> 'app' IS DISTINCT FROM :label)
     OR EXISTS (SELECT FROM ingest_jobs WHERE queue <> :queue)
+    OR EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass('ingest_jobs_history'))
 """
 HAS_SCHEDULES: Final = "SELECT to_regclass('schedules') IS NOT NULL"
 HAS_SCHEDULES_OF_OTHERS: Final = "SELECT EXISTS (SELECT FROM schedules WHERE queue <> :queue)"

@@ -154,6 +154,18 @@ class MigrationRefused(SchemaError):
     """A migration that would harm something was not started."""
 
 
+class HistoryRefused(ConfigurationError):
+    """Foreign keys refer to ingest jobs, so that none may move to a history; `keys` says which."""
+
+    def __init__(self, keys: Sequence[str], *, advice: str | None = None) -> None:
+        super().__init__(
+            f"foreign keys refer to ingest_jobs: {', '.join(keys)}; "
+            "a job that moves would take along what refers to it",
+            advice=advice or "drop them and keep the job's id in a plain column, or leave history as it is",
+        )
+        self.keys = list(keys)
+
+
 class UnknownRevision(QwfError):
     """A revision was asked for that the chain does not have."""
 

@@ -32,6 +32,9 @@ from queue_workflows.telemetry.instruments import count_model_hit, count_model_l
 
 _log = logging.getLogger(__name__)
 
+# No context of a process takes more.
+_CONTEXT_MB = 1024.0
+
 
 @dataclass(slots=True)
 class _Warm:
@@ -202,6 +205,9 @@ class ModelCache:
         return self._measured_load(spec)
 
     def _measured_load(self, spec: ModelSpec) -> tuple[Any, float | None]:
+        if self._memory is not None:
+            # A load into what a framework only keeps would seem to take nothing.
+            empty_allocators()
         before, is_first = self._in_use(), not self._has_loaded
         self._has_loaded = True
         model = spec.load()
@@ -210,8 +216,8 @@ class ModelCache:
             return model, None
         took_mb = after.used_mb - before.used_mb
         if is_first and (held := held_by_frameworks_mb()) is not None:
-            # What the process pays once for its context is no model's.
-            took_mb = min(took_mb, held)
+            # What the process pays once for its context is no model's; what else is beyond the frameworks is.
+            took_mb -= min(max(took_mb - held, 0.0), _CONTEXT_MB)
         self.sizes.loaded(spec.name, took_mb)
         return model, took_mb
 
@@ -237,7 +243,7 @@ class ModelCache:
         needed_mb = self._or_all(self.sizes.needed_mb(spec))
         if sum(self._or_all(self.sizes.held_mb(one)) for one in others) + needed_mb > self._budget_mb:
             return False
-        return is_warm or self._is_free(needed_mb)
+        return is_warm or self._is_free(self._or_all(self.sizes.wanted_free_mb(spec)))
 
     def _is_free(self, needed_mb: float) -> bool:
         """Whether the device has so much, whatever uses the rest; true where nothing is known of it."""

@@ -14,6 +14,8 @@ HIP: Final = "HIP_VISIBLE_DEVICES"
 ROCR: Final = "ROCR_VISIBLE_DEVICES"
 # By PCI address, as `nvidia-smi` numbers them; CUDA's own order is by speed.
 CUDA_ORDER: Final = "CUDA_DEVICE_ORDER"
+# Says to a worker that nobody else of ours has its device.
+ALONE: Final = "_QWF_ALONE_ON_DEVICE"
 
 
 def find_devices(timeout_s: float, environ: Mapping[str, str]) -> list[Device]:
@@ -92,7 +94,7 @@ def _left(
 
 def environment_for(device: Device, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which a process sees this device as its first and only one."""
-    kept = {name: value for name, value in environ.items() if name not in (CUDA, HIP, ROCR)}
+    kept = {name: value for name, value in environ.items() if name not in (CUDA, HIP, ROCR)} | {ALONE: "1"}
     if device.vendor == "nvidia":
         return {**kept, CUDA: device.uuid or str(device.number), CUDA_ORDER: "PCI_BUS_ID"}
     if device.uuid:

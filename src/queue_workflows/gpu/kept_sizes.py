@@ -45,15 +45,21 @@ class KeptSizes:
     def _keep(self, repository: ModelMemoryRepository, kind: str, now: float) -> None:
         sizes = self._models.sizes
         fresh = sizes.unsaved()
-        for model, load_mb, peak_mb in fresh:
-            spec = self._models.registry.known(model)
-            repository.store(
-                model,
-                kind,
-                load_mb=load_mb[::-1],
-                peak_mb=[] if peak_mb is None else [peak_mb],
-                declared_mb=None if spec is None else spec.vram_mb,
-            )
+        stored = 0
+        try:
+            for model, load_mb, peak_mb in fresh:
+                spec = self._models.registry.known(model)
+                repository.store(
+                    model,
+                    kind,
+                    load_mb=load_mb[::-1],
+                    peak_mb=[] if peak_mb is None else [peak_mb],
+                    declared_mb=None if spec is None else spec.vram_mb,
+                )
+                stored += 1
+        finally:
+            # What the database did not take is not lost, as one of them may be what made a job fail.
+            sizes.put_back(fresh[stored:])
         if fresh or now >= self._learn_at:
             self._learn_at = now + LEARN_EVERY_S
             sizes.learn(

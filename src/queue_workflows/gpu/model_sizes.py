@@ -4,8 +4,8 @@
     other workers' rows ──────────┴──> the most of the last few, and a margin ──> what a model takes
 
 What a model says of itself counts for as long as nobody has seen it on a device of this kind, and is then
-taken to be half of the truth: others make room for twice as much. What was seen last counts most, so a model
-that has become smaller is believed after a few loads.
+taken to be half of the truth: twice as much must be free on the device. What was seen last counts most, so a
+model that has become smaller is believed after a few loads.
 """
 
 from __future__ import annotations
@@ -106,19 +106,33 @@ class ModelSizes:
         return spec.vram_mb if seen is None or seen.held_mb is None else seen.held_mb * (1 + MARGIN)
 
     def needed_mb(self, spec: ModelSpec) -> float | None:
-        """What has to be free for a model and the job that uses it; None if that is not known."""
+        """What a model and the job that uses it take together; None if that is not known."""
         seen = self.seen(spec.name)
         if seen is not None and seen.used_mb is not None:
             return seen.used_mb * (1 + MARGIN)
-        if spec.vram_mb is None or self.kind is None:
-            return spec.vram_mb
-        return spec.vram_mb * UNSEEN_FACTOR
+        return spec.vram_mb
+
+    def wanted_free_mb(self, spec: ModelSpec) -> float | None:
+        """What has to be free on the device before a load; None if that is not known."""
+        needed_mb = self.needed_mb(spec)
+        if needed_mb is None or self.seen(spec.name) is not None:
+            return needed_mb
+        return needed_mb * UNSEEN_FACTOR
 
     def least_mb(self, spec: ModelSpec) -> float | None:
-        """The least that it may be: what was seen or what it says; so a wrong word strands no job."""
+        """The least that a model may be which says anything; so no wrong figure strands a job."""
+        if spec.vram_mb is None:
+            return None
         seen = self.seen(spec.name)
-        told = [mb for mb in (spec.vram_mb, seen.held_mb if seen else None) if mb is not None]
-        return min(told, default=None)
+        return spec.vram_mb if seen is None or seen.held_mb is None else min(spec.vram_mb, seen.held_mb)
+
+    def put_back(self, unsaved: Iterable[tuple[str, list[float], float | None]]) -> None:
+        """What could not be stored is new again."""
+        with self._lock:
+            for model, load_mb, peak_mb in unsaved:
+                fresh = self._fresh.setdefault(model, _Fresh())
+                fresh.load_mb[:0] = load_mb
+                fresh.peak_mb = max((mb for mb in (fresh.peak_mb, peak_mb) if mb is not None), default=None)
 
     def unsaved(self) -> list[tuple[str, list[float], float | None]]:
         """What this process saw since it was asked last: each model with its loads, and its jobs' peak."""

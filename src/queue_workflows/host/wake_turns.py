@@ -75,8 +75,8 @@ class WakeTurns:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 raise PermissionError
-            if status.st_size < _SIZE:
-                os.truncate(fd, _SIZE)
+            # Also an older file may be a hole: to touch one while the memory is full would kill the process.
+            os.posix_fallocate(fd, 0, _SIZE)
             return cls(fd, path)
         except OSError:
             os.close(fd)

@@ -37,6 +37,12 @@ FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = to_regclass('ingest_jobs_history')
 ORDER BY relname
 """
+# Of a host app, as the engine has none: its rows would go, or lose their job, with each job that moves.
+REFERENCES: Final = """
+SELECT conrelid::regclass::text, conname::text FROM pg_constraint
+WHERE contype = 'f' AND confrelid = to_regclass('ingest_jobs')
+ORDER BY 1, 2
+"""
 # Whether anything is left to bring back; as little is read as there is.
 IS_LEFT: Final = "SELECT EXISTS (SELECT FROM ingest_jobs_history)"
 
@@ -61,6 +67,13 @@ class Month(NamedTuple):
 
     name: str
     jobs: int
+
+
+class Reference(NamedTuple):
+    """A foreign key on ingest jobs, and the table that has it."""
+
+    table: str
+    name: str
 
 
 class HistoryRepository:
@@ -95,6 +108,10 @@ class HistoryRepository:
     def months(self) -> list[Month]:
         """What is there, the oldest first."""
         return [Month(*row) for row in self._sql.rows(MONTHS, {})]
+
+    def references(self) -> list[Reference]:
+        """The foreign keys that forbid that any job is moved."""
+        return [Reference(*row) for row in self._sql.rows(REFERENCES, {})]
 
     def is_left(self) -> bool:
         """Whether any job is in the history."""

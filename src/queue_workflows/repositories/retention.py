@@ -117,6 +117,25 @@ WITH old AS MATERIALIZED (
 ), {_STEPS_OF}
 SELECT id, finished_at FROM gone
 """  # noqa: S608 - fragments of our own
+# What that statement would delete, and some of it, where something refers to one of the others.
+OLDEST_INGEST: Final = f"""
+SELECT id, finished_at, dedupe_key IS NOT NULL FROM ingest_jobs
+WHERE {_SINCE}
+    AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8)
+ORDER BY finished_at
+LIMIT {JOBS_AT_ONCE}
+"""  # noqa: S608 - fragments of our own
+DELETE_OLDEST_INGEST: Final = f"""
+WITH old AS MATERIALIZED (
+    SELECT id FROM ingest_jobs
+    WHERE id = ANY (%(job_ids)s::bigint[]) AND COALESCE(finished_at < statement_timestamp()
+        - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8), false)
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), {_STEPS_OF}
+SELECT id FROM gone
+"""  # noqa: S608 - fragments of our own
 # By the sizes as they are stored, so that nothing large is read: an empty object or array has no more.
 IS_FULL: Final = """(
     pg_column_size(args) > 8 OR result IS NOT NULL OR pg_column_size(errors) > 8 OR progress IS NOT NULL
@@ -161,6 +180,22 @@ WITH old AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 DELETE FROM durable_events WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+"""  # noqa: S608 - a number of our own
+# walked: some steps, by their jobs. orphans: of these the jobs that are nowhere, as code of a version that
+# knew no steps has deleted them; each looked up by its id, where EXISTS may read the whole table.
+DELETE_ORPHAN_STEPS: Final = f"""
+WITH walked AS MATERIALIZED (
+    SELECT job_id FROM durable_steps
+    WHERE job_family = 'ingest' AND job_id > %(after)s::bigint
+    ORDER BY job_id
+    LIMIT {JOBS_AT_ONCE}
+), orphans AS MATERIALIZED (
+    SELECT job_id FROM (SELECT DISTINCT job_id FROM walked) AS step
+    WHERE (SELECT job.id FROM ingest_jobs_and_history AS job WHERE job.id = step.job_id LIMIT 1) IS NULL
+), gone AS (
+    DELETE FROM durable_steps WHERE job_family = 'ingest' AND job_id = ANY (ARRAY(SELECT job_id FROM orphans))
+)
+SELECT max(job_id), count(*) FROM walked
 """  # noqa: S608 - a number of our own
 # Which of these are still there, and whether what they were about is to go.
 STANDING_RUNS: Final = """
@@ -255,6 +290,14 @@ class PruningRepository:
         """Delete old ingest jobs with their keys, at most `JOBS_AT_ONCE`; when each of them ended."""
         return [row[1] for row in self._sql.rows(DELETE_INGEST, {**self._times, "since": since})]
 
+    def oldest_ingest(self, since: datetime | None = None) -> list[OldJob]:
+        """What `delete_ingest` would delete."""
+        return [OldJob(*row) for row in self._sql.rows(OLDEST_INGEST, {**self._times, "since": since})]
+
+    def delete_oldest_ingest(self, job_ids: Collection[int]) -> set[int]:
+        """Delete those of these jobs that are to go whether they have a key or not; which."""
+        return self._of_jobs(DELETE_OLDEST_INGEST, job_ids)
+
     def old_ingest(self, since: datetime | None = None) -> list[OldJob]:
         """Ingest jobs that have no key or are to lose what they were about, at most `JOBS_AT_ONCE`."""
         return [OldJob(*row) for row in self._sql.rows(OLD_INGEST, {**self._times, "since": since})]
@@ -270,6 +313,11 @@ class PruningRepository:
     def delete_events(self) -> int:
         """Delete events that nobody has taken, at most `JOBS_AT_ONCE`; how many."""
         return len(self._sql.rows(DELETE_EVENTS, self._times))
+
+    def delete_orphan_steps(self, after: int) -> int | None:
+        """Delete steps without a job among the next ones; behind which to go on, None at their end."""
+        last, count = self._sql.rows(DELETE_ORPHAN_STEPS, {"after": after})[0]
+        return int(last) if count >= JOBS_AT_ONCE else None
 
     def _runs(self, sql: str, **params: Any) -> list[OldRun]:
         return [OldRun(*row) for row in self._sql.rows(sql, {**self._times, **params})]

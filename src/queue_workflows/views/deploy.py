@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from psycopg import errors
+
 from queue_workflows.config import current_config, effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.connections.snapshot_read import at_one_moment
@@ -15,6 +17,7 @@ from queue_workflows.db.migrations.state import ChainState, read_state
 from queue_workflows.engine.deploy.check import check_deploy
 from queue_workflows.engine.deploy.findings import DeployReport, Finding, Level, LookedAt
 from queue_workflows.engine.registry.tasks import current_tasks
+from queue_workflows.errors import SchemaBehind
 
 # A database without the engine's tables has nothing that a deploy could meet.
 _NOTHING: Final = DeployReport((), LookedAt())
@@ -38,7 +41,9 @@ class DeployCheck:
         return [one for one in self.findings if one.level is level]
 
 
-def read_deploy_check(dsn: str | None, *, app: str | None, queues: Collection[str] = ()) -> DeployCheck:
+def read_deploy_check(
+    dsn: str | None, *, app: str | None, queues: Collection[str] = (), not_ours: Collection[str] = ()
+) -> DeployCheck:
     """Compare the code that this process has imported with the database; nothing is changed."""
     with Database.open(dsn, role="cli", creates=False) as database:
         with database.engine.connect() as connection:
@@ -47,11 +52,26 @@ def read_deploy_check(dsn: str | None, *, app: str | None, queues: Collection[st
             schema = [_of_schema(state, misfit(state, chain)) for chain, state in states]
         if states[0][1].status == "empty":
             return DeployCheck([one for one in schema if one], _NOTHING)
-        with database.connect(autocommit=True) as asking, at_one_moment(asking):
-            report = check_deploy(
-                asking, current_config(), effective_settings(), current_tasks(), app=app, queues=queues
+        found = [one for one in schema if one]
+        try:
+            with database.connect(autocommit=True) as asking, at_one_moment(asking):
+                report = check_deploy(
+                    asking,
+                    current_config(),
+                    effective_settings(),
+                    current_tasks(),
+                    app=app,
+                    queues=queues,
+                    not_ours=not_ours,
+                )
+        except (errors.UndefinedTable, errors.UndefinedColumn, SchemaBehind):
+            if not found:
+                raise
+            too_old = "the schema is too far behind for a look at what is open: `qwf db upgrade` first"
+            return DeployCheck(
+                [*found, Finding(Level.UNSEEN, "schema", "engine", too_old, of="schema")], _NOTHING
             )
-    return DeployCheck([one for one in schema if one], report)
+    return DeployCheck(found, report)
 
 
 def json_of(check: DeployCheck) -> dict[str, Any]:

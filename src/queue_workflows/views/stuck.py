@@ -14,6 +14,7 @@ from queue_workflows.engine.explain.history import Reason
 from queue_workflows.engine.explain.job import Knowledge, explain
 from queue_workflows.models import ConcurrencyLimit, LimitSlot, WorkerControl
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, lock_of
+from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import Circumstances, Limit
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
@@ -28,8 +29,10 @@ _GOES_ON: Final = frozenset(
 )
 # Why a job is scheduled, which is no reason for it to be overdue.
 _FOR_LATER: Final = frozenset({"scheduled", "retry", "retry_after"})
-# What is the matter with no job: it only says which are taken first.
-_IS_WELL: Final = frozenset({"behind", "model_warm", "model_cold", "left_to_peer", "suspect", *_FOR_LATER})
+# What is the matter with no job: it only says which are taken first, or that a function waits as it means to.
+_IS_WELL: Final = frozenset(
+    {"behind", "model_warm", "model_cold", "left_to_peer", "suspect", *_FOR_LATER, *PARKED}
+)
 # What is asked of some workers, or is true of one device, keeps a job waiting only where nobody else claims.
 _OF_SOME_WORKERS: Final = frozenset({"queue_pause", "queue_off", "device_quarantined"})
 _NOBODY_CLAIMS: Final = frozenset({"no_worker", "no_free_worker", "host_gone"})

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 from queue_workflows.engine.explain.history import held_for, pauses_of
+from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.states import JobStatus
@@ -169,12 +170,12 @@ def _was_due_later(job: JobFacts) -> bool:
 
 
 def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:
-    """On hold, and between two attempts."""
+    """On hold or parked, and between two attempts."""
     yield from _past_holds(job)
     ends = _ends(job)
     if job.hold_reason is not None:
         since = max([job.started_at or job.created_at, *ends])
-        yield Segment("held", since, end, held_for(job.hold_reason, job.hold_key))
+        yield _on_hold(since, end, job.hold_reason, job.hold_key)
         return
     is_between = job.claimed_by is None and job.finished_at is None
     before = [at for at in ends if is_between or (job.started_at is not None and at <= job.started_at)]
@@ -215,8 +216,13 @@ def _past_holds(job: JobFacts) -> list[Segment]:
     for entry in job.past_holds:
         since, until = _moment(entry.get("since")), _moment(entry.get("until"))
         if since is not None and until is not None:
-            holds.append(Segment("held", since, until, held_for(str(entry["reason"]), entry.get("key"))))
+            holds.append(_on_hold(since, until, str(entry["reason"]), entry.get("key")))
     return holds
+
+
+def _on_hold(since: datetime, until: datetime, reason: str, key: str | None) -> Segment:
+    """What holds a job up, or what a durable function waits for as it means to."""
+    return Segment("parked" if reason in PARKED else "held", since, until, held_for(reason, key))
 
 
 def _moment(text: Any) -> datetime | None:

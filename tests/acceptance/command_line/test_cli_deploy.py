@@ -152,12 +152,13 @@ def test_everything_that_a_deploy_would_meet_is_named_and_counted(
 def test_the_code_that_runs_fits(shop: Shop, conn: psycopg.Connection) -> None:
     """Nothing breaks and nothing changes, and that is said; nothing is written."""
     shop.qwf("worker", "--queue", "fetch", "--drain", app="shop")
+    shop.declare_schedules()
     enqueue_ingest_job("receipt", queue="fetch", conn=conn)
     (before,) = conn.execute(ROWS).fetchall()
     assert shop.check(app="shop", status=0)["findings"] == []
     assert shop.qwf("deploy", "check", app="shop")[0] == (
         "nothing breaks and nothing changes; looked at 1 open jobs of 1 tasks and 0 modules, "
-        "0 schedules, 2 limits\n"
+        "2 schedules, 2 limits\n"
     )
     (after,) = conn.execute(ROWS).fetchall()
     assert after == before
@@ -175,9 +176,30 @@ def test_a_finding_in_words(shop: Shop, conn: psycopg.Connection) -> None:
 def test_what_changes_counts_where_that_is_asked(shop: Shop, conn: psycopg.Connection) -> None:
     """With --strict a limit that is another is a failure, too."""
     shop.qwf("worker", "--queue", "fetch", "--drain", app="shop")
+    shop.declare_schedules()
     (shop.place / "shop.py").write_text(OLD.replace('"host:*": 4', '"host:*": 3'))
     assert found(shop.check(app="shop", status=0)) == {("changes", "limit", "host:*", 0)}
     shop.check("--strict", app="shop", status=1)
+
+
+def test_what_is_another_apps_is_not_ours(shop: Shop, conn: psycopg.Connection) -> None:
+    """Names that are said to be another's break nothing; a hook is a file of a machine, and no module."""
+    shop.declare_schedules()
+    start_run({"name": "film", "nodes": [{"id": "a", "module": "theirs.plan"}]}, conn=conn)
+    hook = {"id": "b", "module": "on_Page__10_a.sh", "plugin": "a", "queue": "hooks"}
+    start_run({"name": "Page", "nodes": [hook]}, conn=conn)
+    assert ("breaks", "document", "theirs.plan", 1) in found(shop.check(app="shop"))
+    told = shop.check("--not-ours", "theirs.*", app="shop", status=0)
+    assert ("unseen", "document", "theirs.plan", 1) in found(told)
+    assert not any("on_Page" in one["name"] for one in told["findings"])
+
+
+def test_a_schedule_for_a_queue_that_is_not_named(shop: Shop, conn: psycopg.Connection) -> None:
+    """No scheduler of such a wiring would start."""
+    (shop.place / "shop.py").write_text(
+        OLD.replace('["fetch", "mail"]', '["mail"]').replace('queue="fetch")(', 'queue="mail")(')
+    )
+    assert ("breaks", "schedule", "nightly", 1) in found(shop.check(app="shop"))
 
 
 @pytest.mark.parametrize(

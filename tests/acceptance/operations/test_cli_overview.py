@@ -112,6 +112,26 @@ def test_queues_without_a_worker_come_first(qwf_dsn: str, jobs: Jobs) -> None:
     assert table[1].startswith("no_worker  3      fetch  no live worker serves the queue fetch")
 
 
+def test_what_waits_as_it_means_to_is_not_stuck(qwf_dsn: str, jobs: Jobs) -> None:
+    """Durable functions that sleep, or wait for an event or for children; one whose time is over waits for a
+    worker like any other job."""
+    asleep, event, children = jobs.enqueue(3)
+    waits = [
+        (asleep, "asleep", None),
+        (event, "event", "go"),
+        (children, "children", f"qwf:ended:{children}"),
+    ]
+    for job, reason, key in waits:
+        jobs.connection.execute(
+            "UPDATE ingest_jobs SET status = 'scheduled', hold_reason = %s, hold_key = %s,"
+            " run_at = now() + interval '1 h' WHERE id = %s",
+            [reason, key, job],
+        )
+    assert stuck(qwf_dsn) == []
+    jobs.connection.execute("UPDATE ingest_jobs SET run_at = now() - interval '1 min' WHERE id = %s", [event])
+    assert stuck(qwf_dsn) == [entry("no_worker", f"ingest:{event}", 1)]
+
+
 def test_each_cause_is_told_once(qwf_dsn: str, jobs: Jobs) -> None:
     """Paused, unknown to all workers, overdue, lost, full: as `explain` says of each example."""
     conn = jobs.connection

@@ -125,6 +125,7 @@ EXEMPT_PAGES = [
     "docs/deploy/rolling-deploys.md",
     "docs/how-to/crawl.md",
     "docs/how-to/dashboard.md",
+    "docs/how-to/durable/functions.md",
     "docs/how-to/frameworks/alembic.md",
     "docs/how-to/frameworks/django.md",
     "docs/how-to/frameworks/fastapi.md",

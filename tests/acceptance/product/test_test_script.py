@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = ["== ruff check", "== ruff format", "== mypy", "== import-linter", "== pytest"]
@@ -128,6 +129,38 @@ def test_some_processes_for_each_processor_share_the_tests(
     counted, said = checkout.pytests()
     assert f" -n {processors * each} " in counted
     assert " -n 5 " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chosen", "ceiling_s"),
+    [
+        ("", "-m not slow and not nightly ", 3600),
+        ("--all", "-m not nightly ", 7200),
+        ("--nightly", "", 14400),
+        ("--all --nightly", "", 14400),
+        ("--nightly --all", "", 14400),
+    ],
+)
+def test_what_is_slow_and_what_is_nightly_is_run_where_it_is_asked_for(
+    checkout: Checkout, pytestconfig: pytest.Config, arguments: str, chosen: str, ceiling_s: int
+) -> None:
+    """And has as long as it needs; what is asked for by night is more than all."""
+    _, printed = checkout.run("tests/unit", *arguments.split())
+    (command,) = checkout.pytests()
+    assert command.partition("--durations-min=5 ")[2] == f"{chosen}tests/unit"
+    assert printed[-1] == f"ends after: {ceiling_s}"
+    quick = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).WITHOUT_SLOW
+    assert (chosen == f"-m {quick} ") == (arguments == "")
+
+
+@pytest.mark.parametrize("workflow", ["ci.yml", "nightly.yml"])
+def test_a_job_of_ci_outlives_the_ceiling_of_its_suite(workflow: str) -> None:
+    """By what comes before the tests, or nobody would see where they were; GitHub gives six hours at most."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text(encoding="utf-8"))["jobs"]
+    limits = {
+        name: (int(job["env"]["QWF_TEST_CEILING_S"]), job["timeout-minutes"]) for name, job in jobs.items()
+    }
+    assert {name: minutes for name, (s, minutes) in limits.items() if not s / 60 + 15 <= minutes <= 360} == {}
 
 
 def test_nothing_of_a_run_is_left_in_the_directory_for_temporary_files(

@@ -82,8 +82,13 @@ def clone(registry: None, open_directory: Path) -> Path:
     path.mkdir(parents=True)
     fill(path)
     if os.geteuid() == 0:
-        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", path.parent], check=True)
+        give(path.parent, NOBODY)
     return path
+
+
+def give(path: Path, user: int) -> None:
+    """Let all of it belong to that user."""
+    subprocess.run(["chown", "-R", f"{user}:{user}", path], check=True)
 
 
 def why_no_other_user(clone: Path) -> str | None:
@@ -113,11 +118,14 @@ def checkout(clone: Path) -> Path:
 
     One environment is enough: that root can make one is shown by root's run around this one.
     """
-    runner = run if why_no_other_user(clone) else as_nobody
+    runner = run
+    if why_no_other_user(clone) is None:
+        runner = as_nobody
+        give(clone, NOBODY)
     ended = runner(clone, "./scripts/setup")
     assert ended.returncode == 0, ended.stdout
     if os.geteuid() == 0:
-        subprocess.run(["chown", "-R", "0:0", clone], check=True)
+        give(clone, 0)
         shutil.rmtree(clone / ".qwf", ignore_errors=True)
     return clone
 
@@ -175,16 +183,19 @@ def closing_line(ended: subprocess.CompletedProcess[str]) -> str:
 
 def test_an_ordinary_user_sets_up_tests_and_runs_the_demo(users_checkout: Path) -> None:
     """Then somebody takes the right to write away, and checking still works."""
+    # What a first try may have left.
+    give(users_checkout.parent, NOBODY)
+    caches = users_checkout.parent / "caches"
+    shutil.rmtree(caches, ignore_errors=True)
     ended = as_nobody(users_checkout, "./scripts/test", "tests/unit/package/test_errors.py")
     assert ended.returncode == 0, ended.stdout
     check_demo(users_checkout, as_nobody)
 
-    subprocess.run(["chown", "-R", "0:0", users_checkout], check=True)
-    caches = users_checkout.parent / "caches"
+    give(users_checkout, 0)
     kept = caches / f"queue-workflows-checks-{NOBODY}"
     # Nothing takes as long as mypy does that knows nothing yet.
     shutil.copytree(users_checkout / ".mypy_cache", kept / ".mypy_cache")
-    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", caches], check=True)
+    give(caches, NOBODY)
     ended = as_nobody(
         users_checkout, "./scripts/test", "tests/unit/package/test_errors.py", TMPDIR=str(caches)
     )
@@ -196,6 +207,7 @@ def test_an_ordinary_user_sets_up_tests_and_runs_the_demo(users_checkout: Path) 
 def test_a_checkout_one_may_not_write_says_so(users_checkout: Path, open_directory: Path) -> None:
     """Before it is set up, that is: one line with what to do, and 78."""
     path = open_directory / "home" / "of root"
+    shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
     shutil.copytree(ROOT / "scripts", path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "requirements.lock"):
@@ -266,7 +278,7 @@ def test_a_clean_run_of_every_check_ends_with_pytests_closing_line(checkout: Pat
 
 
 def test_a_failure_anywhere_fails_the_whole_and_is_named(checkout: Path) -> None:
-    """Later steps still run; --all includes what is slow, the default leaves it out."""
+    """Later steps still run; --all includes what is slow and the default not; neither has what is nightly."""
     planted = checkout / "tests/unit/test_planted.py"
     planted.write_text("import os\n" + PLANTED.format(slow="assert not planted"), encoding="utf-8")
     default = run(checkout, "./scripts/test", "tests/unit/test_planted.py")
@@ -306,4 +318,10 @@ def test_skipped() -> None:
 def test_slow() -> None:
     """Slow."""
     {slow}
+
+
+@pytest.mark.nightly
+def test_nightly() -> None:
+    """By night alone."""
+    assert not planted
 '''

@@ -253,7 +253,8 @@ def test_what_a_running_job_is_at(jobs, explain):
     told = explain(job_id)
     assert codes(told) == ["running", "progress", "cancelling", "waited"]
     assert told["reasons"]["running"]["data"]["worker_id"] == "w1"
-    assert "fraction 0.5" in told["reasons"]["progress"]["text"]
+    assert told["reasons"]["progress"]["text"] == "it last said: 50 %"
+    assert told["reasons"]["progress"]["data"] == {"progress": {"fraction": 0.5}}
     assert any(event["text"] == "job.cancel by ann: wrong file" for event in told["history"])
 
 

@@ -120,7 +120,6 @@ each_command = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.slow
 @each_command
 def test_ctrl_c_of_a_terminal(qwf_dsn: str, place: Path, words: list[str]) -> None:
     """It reaches the children as well, and is said once; the job is given back."""

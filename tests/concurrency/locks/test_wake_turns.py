@@ -28,6 +28,19 @@ turns.close()
 """
 
 
+# Where nothing more fits into what processes share.
+FULL = """
+mount -t tmpfs -o size=8k tmpfs /dev/shm && (head -c 8192 /dev/zero > /dev/shm/filled; exec "$0" -c "$1")
+"""
+IN_FULL = """
+from queue_workflows.host.wake_turns import WakeTurns
+turns = WakeTurns.among("here")
+if turns is not None:
+    turns.found_nothing(1.0, is_free=True)
+print(turns)
+"""
+
+
 @pytest.fixture
 def name() -> str:
     """Of a place where nobody else waits."""
@@ -136,3 +149,12 @@ def test_what_killed_processes_left_is_removed(
             assert {path.name for path in tmp_path.iterdir()} > set(names[1:])
             assert not (tmp_path / names[0]).exists()
         process.communicate("\n")
+
+
+def test_a_full_memory_costs_turns_and_no_worker() -> None:
+    """A worker there looks for itself: to touch memory that cannot be had would kill it."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("may not make a mount namespace here")
+    command = ["unshare", "-rm", "sh", "-c", FULL, sys.executable, IN_FULL]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "None\n")

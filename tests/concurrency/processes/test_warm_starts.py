@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,13 +141,45 @@ def test_it_writes_as_its_environment_says(tmp_path: Path, unbuffered: str, said
     assert (ended.returncode, ended.stdout) == (-9, said)
 
 
-def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And waited for, as its caller goes on with an exception."""
+    started: list[subprocess.Popen[str]] = []
+    start = warm_starts.start
+
+    def remembered(*asked: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(start(*asked, **options))
+        return started[-1]
+
+    monkeypatch.setattr(warm_starts, "start", remembered)
     (tmp_path / "program.py").write_text("import time\ntime.sleep(1000)\n")
     command = [sys.executable, str(tmp_path / "program.py")]
     with pytest.raises(subprocess.TimeoutExpired):
         warm_starts.run(command, os.environ, timeout_s=1, cwd=tmp_path, stdout=subprocess.PIPE)
-    assert [one for one in psutil.Process().children() if one.cwd() == str(tmp_path)] == []
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+    assert not psutil.pid_exists(started[0].pid)
+
+
+def test_threads_that_start_at_once_get_each_its_own(tmp_path: Path) -> None:
+    """Its pid, its streams and its end."""
+    (tmp_path / "program.py").write_text("import os, sys\nprint(os.getpid(), sys.argv[1])\n")
+
+    def says(word: int) -> tuple[str, str]:
+        command = [sys.executable, str(tmp_path / "program.py"), str(word)]
+        with warm_starts.start(command, os.environ, stdout=subprocess.PIPE) as process:
+            return process.communicate(timeout=150)[0], f"{process.pid} {word}\n"
+
+    says(0)
+    with ThreadPoolExecutor(8) as threads:
+        assert [said for said in threads.map(says, range(40)) if said[0] != said[1]] == []
+
+
+def test_an_option_that_a_fork_does_not_heed_takes_a_new_interpreter(tmp_path: Path) -> None:
+    """Rather than to be passed over in silence."""
+    (tmp_path / "program.py").write_text(
+        "import os, sys\nprint(os.umask(0), 'queue_workflows' in sys.modules)\n"
+    )
+    command = [sys.executable, str(tmp_path / "program.py")]
+    assert warm_starts.run(command, os.environ, stdout=subprocess.PIPE, umask=0o70).stdout == "56 False\n"
 
 
 def test_other_commands_are_executed(tmp_path: Path) -> None:

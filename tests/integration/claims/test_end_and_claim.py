@@ -23,6 +23,7 @@ from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.claims import session
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
+from queue_workflows.roles.worker.common.look_turns import LookTurns
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.concurrent import end_and_claim
 from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
@@ -49,7 +50,11 @@ class MainThread:
             claim_session=lambda: self.claim_session, meanwhile=self._meanwhile
         )
         parts = SimpleNamespace(
-            guardian=self, marks=Marks(0.0), redactor=None, worker_connection=worker_connection
+            guardian=self,
+            marks=Marks(0.0),
+            redactor=None,
+            worker_connection=worker_connection,
+            turns=LookTurns(None),
         )
         self.exchanging = EndAndClaim(cast(WorkerParts, parts), self)
 

@@ -45,3 +45,15 @@ def test_steps_and_events_are_pruned(qwf_configured: str, dedupe_key: str | None
         Pruning(Settings()).prune(conn)
         assert conn.execute("SELECT job_id FROM durable_steps").fetchall() == [(young.id,)]
         assert [event.name for event in EventRepository(conn).kept()] == ["young"]
+
+
+def test_steps_without_a_job_go(qwf_configured: str):
+    """Code that knew no steps deletes jobs alone; of a job that is there nothing goes."""
+    with psycopg.connect(qwf_configured, autocommit=True) as conn:
+        conn.execute("TRUNCATE ingest_jobs, durable_steps, durable_events, retention_marks")
+        jobs = [kept_for_a_while.enqueue(conn=conn) for _ in range(5)]
+        drain(conn=conn)
+        conn.execute("DELETE FROM ingest_jobs WHERE id = ANY (%s)", [[jobs[0].id, jobs[3].id]])
+        Pruning(Settings()).prune(conn)
+        steps = conn.execute("SELECT job_id FROM durable_steps ORDER BY job_id").fetchall()
+        assert steps == [(jobs[n].id,) for n in (1, 2, 4)]

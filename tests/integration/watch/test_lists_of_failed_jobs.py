@@ -61,7 +61,8 @@ def test_only_failed_ones_are_read(crowded: Jobs, look: str, queue: bool, mode: 
     family = next(one for one in FAMILIES if one.name == crowded.family)
     wanted = JobFilter(status=("failed",), queue=crowded.queue if queue else None)
     filters = wanted.where(family, after=0)
-    sql = job_listing.written(look, family).replace("{where}", filters.where)
+    source = family.source(wanted.status)
+    sql = job_listing.written(look, family).replace("{source}", source).replace("{where}", filters.where)
     plan = explain(crowded.connection, mode, sql, filters.params | {"limit": 1000})
     read = [node for node in plan if node.get("Relation Name") == crowded.table]
     used = {node["Index Name"] for node in plan if "Index Name" in node}

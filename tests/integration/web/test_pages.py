@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
@@ -91,7 +92,11 @@ def test_a_page_is_few_statements(
 
 
 @pytest.mark.parametrize(
-    "job", ["completed", "failed", "running", "held", "cancelled", "queued", "scheduled", "limited", "node"]
+    "job",
+    [
+        *("completed", "failed", "running", "held", "cancelled", "queued", "scheduled", "limited", "node"),
+        *("asleep", "event", "children"),
+    ],
 )
 def test_a_job_is_few_statements(
     job: str,
@@ -306,6 +311,56 @@ def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
             conn.execute("DELETE FROM worker_heartbeats WHERE worker_id = 'h3:gpu:9'")
     assert "40.0 of 80.0 GB" in shown
     assert shown.count("memory not reported") == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "waits"),
+    [
+        ("asleep", r"5 sleep waiting \S+ \S+ until \S+ \S+"),
+        ("event", r"5 event waiting \S+ \S+ for the event paid:7 until \S+ \S+"),
+        ("children", r"5 qwf:gather children waiting \S+ \S+ for 1 job"),
+    ],
+)
+def test_a_durable_function_shows_its_steps(
+    job: str, waits: str, filled: OperatorsPage, full: EveryState
+) -> None:
+    """What each came to in a table that can be scrolled, and what it waits for, which holds nothing up."""
+    shown = filled.get(full.place("/jobs/{job}", job=job))
+    steps = re.search(r'<section id="steps">.*?</section>', shown.text, re.DOTALL)
+    assert steps is not None
+    assert (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Steps"><table class="data">' in steps[0]
+    )
+    said = " ".join(html.unescape(re.sub("<[^>]*>", " ", steps[0])).split())
+    assert "1 write the letter done" in said
+    assert "2 ask the bank failed" in said
+    assert "TimeoutError: timed out after 30 s" in said
+    assert "4 deliver child done" in said
+    assert re.search(waits, said), said
+    assert '<ol class="reasons over">' in shown.text
+    listed = text_of(filled.get("/jobs"))
+    assert {"asleep": "asleep", "event": "waits for the event paid:7"}.get(
+        job, "waits for children: 1"
+    ) in listed
+    assert f"held: {job}" not in listed
+
+
+def test_steps_that_have_no_room_are_counted(
+    filled: OperatorsPage, full: EveryState, eyes: psycopg.Connection
+) -> None:
+    """What it waits for is shown all the same."""
+    eyes.execute(
+        "INSERT INTO durable_steps"
+        " (job_family, job_id, name, call, position, kind, status, attempt, finished_at)"
+        " SELECT 'ingest', %s, 'page', n, 0, 'step', 'done', 1, now() FROM generate_series(1, 300) AS n",
+        [full.jobs["asleep"].removeprefix("ingest:")],
+    )
+    try:
+        shown = text_of(filled.get(full.place("/jobs/{job}", job="asleep")))
+    finally:
+        eyes.execute("DELETE FROM durable_steps WHERE name = 'page'")
+    assert f"… and 105 more: qwf job show {full.jobs['asleep']}" in shown
+    assert "5 sleep waiting" in shown
 
 
 def test_a_host_is_drawn_over_the_last_hour(filled: OperatorsPage, qwf_dsn: str) -> None:

@@ -22,7 +22,7 @@ def ahead_s(floor: Floor, what: str, job: int) -> float:
     return seconds
 
 
-@pytest.mark.parametrize("off_by_s", [3600, pytest.param(-3600, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("off_by_s", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_an_hour_off(floor: Floor, off_by_s: int) -> None:
     """It takes back what has lapsed and no more, begins what is due and no more, and renews by the lease."""
     lapsed, held = floor.enqueue(priority=9), floor.enqueue(priority=8)

@@ -26,8 +26,8 @@ def count(name: str) -> str:
     return name
 
 
-@ingest_task("doubled", queue="load")
-def doubled(reason: str | None, args: dict[str, Any]) -> int:
+@ingest_task("lost_doubled", queue="load")
+def lost_doubled(reason: str | None, args: dict[str, Any]) -> int:
     """A child."""
     return 2 * args["n"]
 
@@ -42,7 +42,7 @@ def asks_for_all(reason: str | None, args: dict[str, Any], *, ctx: Any) -> Any:
         ctx.wait_event("first"),
         ctx.wait_event("never", timeout=60, default=0),
     ]
-    children = [ctx.spawn(doubled, {"n": n}) for n in range(3)]
+    children = [ctx.spawn(lost_doubled, {"n": n}) for n in range(3)]
     ctx.sleep(hours=1)
     found = ctx.gather(*children)
     ctx.step("two", count, "two")

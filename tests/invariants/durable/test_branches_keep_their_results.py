@@ -10,9 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.processes.workers import running_worker, until
 
 from queue_workflows.engine.registry.tasks import ingest_task
-from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob, enqueue_many
 from queue_workflows.testing import drain
 
 PAID: Counter[str] = Counter()
@@ -140,3 +141,15 @@ def test_a_call_that_cannot_be_told_apart_is_refused(conn: psycopg.Connection, t
     (outcome,) = drain(conn=conn)
     assert outcome.status == "failed"
     assert "so that another attempt could not tell which call it is" in str(outcome.exception)
+
+
+@pytest.mark.slow
+def test_branches_of_many_jobs_in_one_worker(conn: psycopg.Connection, qwf_configured: str):
+    """They share its event loop, and each job has its own."""
+    jobs = [NewIngestJob(task_name="branching", queue="fetch", args={}) for _ in range(10)]
+    ids = [made.id for made in enqueue_many(jobs, conn=conn)]
+    app = {"QWF_APP": "support.stages.durable_tasks"}
+    open_jobs = "SELECT count(*) FROM ingest_jobs WHERE finished_at IS NULL"
+    with running_worker(qwf_configured, "--concurrency", "10", **app):
+        until(lambda: conn.execute(open_jobs).fetchone() == (0,), within_s=120)
+    assert [result_of(conn, one) for one in ids] == [["paid 0", "paid 1", "paid 2"]] * len(ids)

@@ -52,16 +52,17 @@ NOT_OVER = {
     "workers/jobs_at_work": {"AT_WORK", "COUNTED", "COUNTED_ON_HOST", "ON_HOST"},
     "workers/obedience": {"_STANDING"},
 }
-# New rows, and what is looked up by a key, with which a row does not move.
+# New rows, and what is looked up by a key or a schedule, with which a row does not move.
 INSERTED_OR_KEYED = {
-    "jobs/bulk_insert": {"INSERT_MANY"},
+    "demo/story": {"_roll_back"},
+    "jobs/bulk_insert": {"INSERT_MANY", "_single"},
     "jobs/ingest": {"ENQUEUE", "ENQUEUE_KEYED", "ENQUEUE_PLAIN", "FIND"},
     "jobs/ingest_rows": {"FIND_MANY"},
     "schedules/schedules": {"TRIGGER"},
     "schedules/ticks": {"_INSERT"},
 }
-# Durable functions with steps, and what they spawned: none of it moves.
-DURABLE = {"durable/children": {"ENDS"}, "durable/fork": {"FORK"}}
+# What durable functions spawned: none of it moves.
+DURABLE = {"durable/children": {"ENDS"}}
 # What waits, ended in the last hour, or failed: none of it moves.
 LATELY_OR_FAILED = {
     "reports/drain_progress": {"PUT_OFF"},
@@ -71,6 +72,7 @@ LATELY_OR_FAILED = {
 }
 # The view over both, or the table with a look at the view for what it lacks.
 READS_BOTH = {
+    "demo/films": {"IS_OF_OTHERS"},
     "jobs/ingest": {"COUNTS", "FETCH", "FETCH_ANYWHERE"},
     "jobs/picked": {"PICKED_INGEST"},
     "reports/drain_progress": {"OUTCOMES"},
@@ -82,17 +84,28 @@ READS_BOTH = {
     "sql/bounded_walk": {"STEP"},
     "sql/table": {"Table"},
 }
-# A retry: by id it brings back what it misses, by filter it goes on with the history after the table.
+# A fork, and a retry: by id they bring back what they miss, by filter a retry goes on with the history.
 BRINGS_BACK = {
-    "claims/operator_verbs": {"RETRY"},
+    "claims/operator_verbs": {"MISSED", "RETRY"},
+    "durable/fork": {"FORK"},
     "reports/job_listing": {"LAST_ID", "MOVED_PAGE", "PAGE"},
 }
 # Retention of what stays in the table, and the history itself.
 KEEPS_HOUSE = {
+    "db/migrations/beside_writers/history": {"_CHANGE"},
     "due_times": {"EMPTIES"},
     "history": {"IS_LEFT"},
     "reports/metrics": {"PRUNING_LAG"},
-    "retention": {"DELETE_INGEST", "DELETE_OLD_INGEST", "OLD_INGEST", "STRIP_INGEST", "_IS_NOT_AWAITED"},
+    "retention": {
+        "DELETE_INGEST",
+        "DELETE_OLDEST_INGEST",
+        "DELETE_OLD_INGEST",
+        "DELETE_ORPHAN_STEPS",
+        "OLDEST_INGEST",
+        "OLD_INGEST",
+        "STRIP_INGEST",
+        "_IS_NOT_AWAITED",
+    },
 }
 # Of node jobs alone, which have no history by months, or a part of their statements.
 OF_NODES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,8 +12,11 @@ from support.rows.history import by_months, cleared, over, places, rows, settle
 from support.rows.runs import settings
 
 from queue_workflows.engine.operate.many_jobs import Verb, decide_matching
+from queue_workflows.engine.upkeep import history
+from queue_workflows.engine.upkeep.history import HistoryMoving
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories.durable.fork import ForkRepository
 from queue_workflows.repositories.history import HistoryRepository
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.states import JobStatus
@@ -70,6 +74,21 @@ def test_rows_come_back_as_they_were(connection: psycopg.Connection[Any]) -> Non
     assert HistoryRepository(connection).months() == []
 
 
+def test_no_job_is_passed_by_whatever_the_plan(connection: psycopg.Connection[Any]) -> None:
+    """Beside many steps the planner may take jobs in any order: what ended first goes first all the same."""
+    ids = over(connection, 4_500)
+    # Ended in the other order than they were made.
+    connection.execute(
+        "UPDATE ingest_jobs SET finished_at = timestamptz '2026-01-01 00:00+00' - id * interval '1 s'"
+    )
+    connection.execute("ANALYZE ingest_jobs")
+    by_months(connection)
+    for join in ("nestloop", "hashjoin"):
+        connection.execute(f"SET enable_{join} = off")
+    settle(connection, retention_days=10_000)
+    assert places(connection) == ([], ids)
+
+
 def test_a_retry_by_id_finds_what_has_moved(connection: psycopg.Connection[Any]) -> None:
     """It is back in the table, claimed and completed as any other, and moves again some day."""
     moved, other = over(connection, 2)
@@ -83,6 +102,17 @@ def test_a_retry_by_id_finds_what_has_moved(connection: psycopg.Connection[Any])
     assert jobs.complete(job) == JobStatus.COMPLETED
     settle(connection)
     assert places(connection) == ([moved], [other])
+
+
+def test_a_fork_finds_what_has_moved(connection: psycopg.Connection[Any]) -> None:
+    """A durable function that took no step moves as any other; it is back once a copy of it is made."""
+    moved, other = over(connection, 2)
+    by_months(connection)
+    settle(connection)
+    made = ForkRepository(connection).fork(moved, 1, actor="ann")
+    assert made is not None
+    assert places(connection) == ([moved, made], [other])
+    assert ForkRepository(connection).fork(other + 100, 1, actor="ann") is None
 
 
 def test_a_retry_that_is_rolled_back_leaves_the_job_where_it_was(
@@ -140,6 +170,62 @@ def test_a_month_that_somebody_reads_is_dropped_later(
         assert places(connection) == ([], old + young)
     settle(connection)
     assert places(connection) == ([], young)
+
+
+def test_a_lock_that_readers_keep_is_asked_for_less_and_less(
+    connection: psycopg.Connection[Any], qwf_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that comes to read waits behind each try: for 20 ms, and after 1, 3, 7, 15, 30 and 45 minutes."""
+    over(connection, 4, days=200)
+    by_months(connection)
+    settle(connection, retention_days=1000)
+    clock, tried = SimpleNamespace(now=0), list[int]()
+    clock.monotonic = lambda: clock.now * 60.0
+    monkeypatch.setattr(history, "time", clock)
+    drop = HistoryRepository.drop_month
+
+    def counted(self: HistoryRepository, *, kept_s: float) -> str | None:
+        tried.append(clock.now)
+        return drop(self, kept_s=kept_s)
+
+    monkeypatch.setattr(HistoryRepository, "drop_month", counted)
+    moving = HistoryMoving(settings())
+    with psycopg.connect(qwf_dsn) as reader:
+        reader.execute("SELECT count(*) FROM ingest_jobs_and_history")
+        for clock.now in range(60):
+            moving.move(connection)
+    assert tried == [0, 1, 3, 7, 15, 30, 45]
+    clock.now = 60
+    moving.move(connection)
+    assert places(connection) == ([], [])
+    bounds = connection.execute(
+        "SELECT proname FROM pg_proc WHERE 'lock_timeout=20ms' = ANY (proconfig) ORDER BY proname"
+    )
+    assert [name for (name,) in bounds] == ["qwf_history_drop_month", "qwf_history_move"]
+
+
+def test_a_month_is_made_a_day_ahead(connection: psycopg.Connection[Any], qwf_dsn: str) -> None:
+    """So that to move the first jobs of it waits for nobody that reads; nor does what only makes it."""
+    by_months(connection)
+    moved = "SELECT moved FROM qwf_history_move(NULL, %s::timestamptz)"
+
+    def months() -> list[str]:
+        return [month.name for month in HistoryRepository(connection).months()]
+
+    connection.execute(moved, ["2026-03-30 23:00+00"])
+    assert months() == []
+    with psycopg.connect(qwf_dsn) as reader:
+        reader.execute("SELECT count(*) FROM ingest_jobs_and_history")
+        assert connection.execute(moved, ["2026-03-31 01:00+00"]).fetchone() == (0,)
+        assert months() == []
+    connection.execute(moved, ["2026-03-31 01:00+00"])
+    assert months() == ["2026_04"]
+    (job,) = over(connection)
+    connection.execute("UPDATE ingest_jobs SET finished_at = '2026-04-01 00:00+00' WHERE id = %s", [job])
+    with psycopg.connect(qwf_dsn) as reader:
+        reader.execute("SELECT count(*) FROM ingest_jobs_and_history")
+        assert connection.execute(moved, ["2026-04-01 01:00+00"]).fetchone() == (1,)
+    assert places(connection) == ([], [job])
 
 
 def test_what_somebody_holds_stays_for_now(connection: psycopg.Connection[Any], qwf_dsn: str) -> None:

@@ -65,11 +65,8 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
 @pytest.mark.parametrize(
     "reason",
     [
-        "host_lock",
-        *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in ("unknown_task", "binary_missing", "step_taken")
-        ),
+        *("host_lock", "unknown_task"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("binary_missing", "step_taken")),
     ],
 )
 def test_a_listener_on_hold_is_skipped_at_the_seal(stage: Stage, reason: str) -> None:

@@ -206,7 +206,8 @@ def test_what_only_we_can_change_is_used(machine: Machine) -> None:
     assert by(THEM + 1, lambda: lock_directory(machine.them / "own")) == ExitCode.CONFIGURATION
 
 
-def test_who_plants_a_link_while_it_is_made_wins_nothing(machine: Machine) -> None:
+@pytest.mark.parametrize("rounds", [100, pytest.param(300, marks=pytest.mark.nightly)])
+def test_who_plants_a_link_while_it_is_made_wins_nothing(machine: Machine, rounds: int) -> None:
     """A missing directory below one for all is ours or refused, however the two meet."""
     chosen = machine.common / "locks"
     readable, writable = os.pipe()
@@ -228,7 +229,7 @@ def test_who_plants_a_link_while_it_is_made_wins_nothing(machine: Machine) -> No
         assert os.read(readable, 1) == b"."
         # A full pipe would stop the planter.
         os.set_blocking(readable, False)
-        for _ in range(100):
+        for _ in range(rounds):
             with suppress(BlockingIOError):
                 os.read(readable, 65_536)
             with suppress(ConfigurationError):

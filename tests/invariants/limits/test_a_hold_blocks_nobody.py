@@ -57,7 +57,14 @@ def pages_of_a_claim(jobs: Jobs) -> int:
     return int(plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"])
 
 
-@pytest.mark.parametrize("behind", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        20_000,
+        pytest.param(100_000, marks=pytest.mark.slow),
+        pytest.param(300_000, marks=pytest.mark.nightly),
+    ],
+)
 def test_what_stands_behind_a_held_head_costs_a_claim_nothing(qwf_dsn: str, behind: int) -> None:
     """With the head on hold, a claim touches as many pages before a crowd as before a handful."""
     with jobs_of("ingest", qwf_dsn) as jobs:

@@ -47,6 +47,8 @@ def env_of(place: Path) -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": str(place),
         "CARD_MEMORY": str(place / "card"),
+        "_QWF_ALONE_ON_DEVICE": "1",
+        "CUDA_VISIBLE_DEVICES": "GPU-simulated",
         "QWF_LOCK_DIR": str(place / "locks"),
         "QWF_APP": "support.apps.card_memory_app",
         "QWF_MODEL_VRAM_MB": str(BUDGET_MB),

@@ -41,9 +41,9 @@ KILLS = [
     Kill("end", Moment.UNREAD, left=("completed", 1), ran=[1], crashes=0, may_hold_the_next=True),
     Kill("renewal", Moment.UNCOMMITTED, left=("running", 1), ran=[1, 2], crashes=1),
 ]
+SLOW_KILLS = [Kill("end", Moment.UNCOMMITTED, left=("running", 1), ran=[1, 2], crashes=1)]
 MORE_KILLS = [
     Kill("claim", Moment.UNSENT, left=("queued", 0), ran=[1], crashes=0),
-    Kill("end", Moment.UNCOMMITTED, left=("running", 1), ran=[1, 2], crashes=1),
     Kill("renewal", Moment.UNSENT, left=("running", 1), ran=[1, 2], crashes=1),
     Kill("renewal", Moment.UNREAD, left=("running", 1), ran=[1, 2], crashes=1),
 ]
@@ -66,7 +66,13 @@ def succeed(floor: Floor, *ids: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_KILLS)], ids=str
+    "kill",
+    [
+        *KILLS,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_KILLS),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_KILLS),
+    ],
+    ids=str,
 )
 def test_killed_at_a_statement(floor: Floor, proxy: StatementProxy, kill: Kill) -> None:
     """Before the commit nothing has happened, after it everything has; the lease does the rest."""

@@ -52,12 +52,13 @@ KILLS = [
     Kill("before the commit", outbox.COMMIT, Moment.UNSENT),
     Kill("before it read that it is committed", outbox.COMMIT, Moment.UNREAD, has_happened=True),
 ]
-MORE_KILLS = [
+# So that each statement of an advance is one at which it is killed.
+SLOW_KILLS = [
     Kill("between two runs", outbox.FIND_RUNS, Moment.UNREAD),
-    Kill("before the lock", outbox.LOCK, Moment.UNSENT),
     Kill("with the lock", outbox.LOCK, Moment.UNREAD),
     Kill("before its last word", outbox.SAVE, Moment.UNSENT),
 ]
+MORE_KILLS = [Kill("before the lock", outbox.LOCK, Moment.UNSENT)]
 
 
 def body(job: Any) -> dict[str, Any]:
@@ -103,7 +104,13 @@ def finish(connection: psycopg.Connection[Any], run_id: UUID) -> None:
 
 
 @pytest.mark.parametrize(
-    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_KILLS)], ids=str
+    "kill",
+    [
+        *KILLS,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_KILLS),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_KILLS),
+    ],
+    ids=str,
 )
 def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill) -> None:
     """The node after the one that ended gets its jobs once, by the dead one or by the next."""
@@ -129,8 +136,8 @@ def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill
     ("statement", "moment"),
     [
         pytest.param(workflow_nodes.READ, Moment.UNREAD, id="in the middle"),
-        pytest.param(outbox.COMMIT, Moment.UNSENT, id="before the commit", marks=pytest.mark.nightly),
-        pytest.param(outbox.TAKE, Moment.UNREAD, id="with the lock", marks=pytest.mark.nightly),
+        pytest.param(outbox.COMMIT, Moment.UNSENT, id="before the commit", marks=pytest.mark.slow),
+        pytest.param(outbox.TAKE, Moment.UNREAD, id="with the lock", marks=pytest.mark.slow),
     ],
 )
 def test_stopped_while_it_acts_on_an_end(

@@ -192,7 +192,7 @@ def test_killed_while_it_inserts(stage: Stage, ends: str) -> None:
     assert_unbroken(stage.ticks("free"))
 
 
-@pytest.mark.parametrize("off_by_s", [3600, pytest.param(-3600, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("off_by_s", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_after_a_day_away_the_policy_decides_by_the_servers_clock(stage: Stage, off_by_s: int) -> None:
     """A scheduler whose own clock is an hour off inserts the very ticks that are due, and no others."""
     half_past = stage.now() + timedelta(minutes=30)

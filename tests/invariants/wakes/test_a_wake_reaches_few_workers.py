@@ -50,6 +50,24 @@ def test_a_job_costs_few_claims(floor: Floor, proxy: StatementProxy, concurrency
         until(lambda: asked() < WORKERS, within_s=150)
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_burst_begins_at_once_on_all_workers(floor: Floor, concurrency: int) -> None:
+    """Each claims what is its own, also the last in line, which a poll from before the wake does not keep."""
+    with ExitStack() as stack:
+        for _ in range(WORKERS):
+            stack.enter_context(floor.worker("--concurrency", str(concurrency), QWF_POLL_S="600"))
+        until(lambda: are_idle(floor, WORKERS))
+        for _ in range(3):
+            with floor.connection.transaction():
+                jobs = [floor.enqueue(gated=True) for _ in range(WORKERS * concurrency)]
+            # One that was claimed ahead and given back unbegun begins with a later attempt.
+            until(lambda: all(floor.ledger.begun(job) for job in jobs))  # noqa: B023 - awaited here
+            for begun in floor.ledger.begun():
+                floor.ledger.open_gate(begun.job_id, begun.attempt)
+            floor.until_completed(*jobs)
+            until(lambda: are_idle(floor, WORKERS))
+
+
 def test_no_wake_is_lost_whichever_worker_dies(floor: Floor) -> None:
     """The first in line is stopped or killed as it is woken: the next look for themselves."""
     random = Random(7)

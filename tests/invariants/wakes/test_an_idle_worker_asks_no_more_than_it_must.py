@@ -91,7 +91,7 @@ def test_what_an_idle_worker_asks_is_one_transaction(floor: Floor) -> None:
     began = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     questions.ask()
     ended = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
-    nothing = Sweepable(due=False, lapsed=False, lanes=False)
+    nothing = Sweepable(due=False, lapsed=False, lanes=False, news=False)
     assert (others(), watched().control) == (Others(0, 0), None)
     assert found() == Found(queued=False, held=frozenset())
     assert seen() == Seen({"node": nothing, "ingest": nothing}, is_anybody_silent=False)

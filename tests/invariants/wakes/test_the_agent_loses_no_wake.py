@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 
 import psutil
@@ -90,6 +92,26 @@ def test_an_operator_is_heard_by_all_that_rest(floor: Floor) -> None:
         until(lambda: floor.connection.execute(count, ["paused"]).fetchone() == (3,))
         control.clear("*", "fetch", actor="test")
         floor.until_completed(floor.enqueue())
+
+
+def _sockets(pid: int) -> int:
+    """How many a process has open: one with connections has the most."""
+    there = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()]
+    return sum(each.startswith("socket:") for each in there)
+
+
+def test_what_is_due_runs_while_the_first_in_line_is_stopped(floor: Floor) -> None:
+    """It sweeps for all that rest; where it does not, one of these is told to."""
+    with with_agent(floor, 3, **AT_ONCE):
+        idle(floor.connection, 3)
+        until(lambda: connections(floor) == 4)
+        pids = [pid for (pid,) in floor.connection.execute("SELECT pid FROM worker_heartbeats")]
+        first = max(pids, key=_sockets)
+        os.kill(first, signal.SIGSTOP)
+        try:
+            floor.until_completed(floor.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=1)))
+        finally:
+            os.kill(first, signal.SIGCONT)
 
 
 def test_an_agent_that_hangs_is_done_without(floor: Floor) -> None:

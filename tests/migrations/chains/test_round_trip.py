@@ -87,7 +87,7 @@ def test_check_finds_no_difference(empty: str) -> None:
 def test_migrated_schema_is_the_models_schema_in_every_detail(empty: str, second: str) -> None:
     """Defaults, checks, predicates and storage settings too, which autogenerate does not compare.
 
-    But for columns that stay for the version before alone.
+    But for columns that stay for the version before alone, and for the view, which no model makes.
     """
     bootstrap(empty)
     for table, column in LEFT_BEHIND:
@@ -103,6 +103,19 @@ def test_migrated_schema_is_the_models_schema_in_every_detail(empty: str, second
         }
 
     assert comparable(empty) == comparable(second)
+
+
+def test_the_view_over_jobs_and_their_history_has_every_column(empty: str) -> None:
+    """And no other; where rows come from is asked in the tests of history."""
+    bootstrap(empty)
+    asked = (
+        "SELECT attname FROM pg_attribute WHERE attrelid = '{}'::regclass AND attnum > 0 AND NOT attisdropped"
+    )
+    found = [query(empty, asked.format(name)) for name in ("ingest_jobs_and_history", "ingest_jobs")]
+    assert sorted(found[0]) == sorted(found[1])
+    assert {name for (name,) in found[0]} == {
+        each.name for each in Base.metadata.tables["ingest_jobs"].columns
+    }
 
 
 def test_a_column_that_no_code_uses_stays_for_the_version_before(empty: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 from support.rows.history import by_months, over, places, rows, settle
 from support.rows.revisions import REVISIONS
@@ -12,7 +15,9 @@ from queue_workflows.db import bootstrap, downgrade, migrations
 from queue_workflows.db.migrations.beside_writers import history
 from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.db.migrations.chain.host_filter import include_name
+from queue_workflows.errors import SchemaError
 from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
 
 BEFORE = REVISIONS[REVISIONS.index("0047") - 1]
 
@@ -36,6 +41,66 @@ def test_a_downgrade_brings_everything_back(empty: str) -> None:
         tables = connection.execute("SELECT relname FROM pg_class WHERE relname ~ 'history'").fetchall()
         assert {name for (name,) in tables if "ingest" in name} == set()
     bootstrap(empty)
+
+
+@each_version
+def test_a_downgrade_goes_by_ids(empty: str) -> None:
+    """However the history lies, so that no batch walks what those before it have left behind."""
+    bootstrap(empty)
+    with psycopg.connect(empty, autocommit=True) as connection:
+        ids = over(connection, 12_000, days=70)
+        connection.execute(
+            "UPDATE ingest_jobs SET finished_at = now() - interval '70 days' - id * interval '1 s'"
+        )
+        by_months(connection)
+        settle(connection, retention_days=1000)
+        assert places(connection) == ([], ids)
+        downgrade(empty, chain="engine", revision=BEFORE)
+        lie = [job_id for (job_id,) in connection.execute("SELECT id FROM ingest_jobs ORDER BY ctid")]
+        assert lie == ids
+
+
+@each_version
+def test_a_downgrade_with_too_long_a_history_is_refused(empty: str) -> None:
+    """Before anything is locked or brought back: `qwf db history --plain` does that beside the work."""
+    bootstrap(empty)
+    with psycopg.connect(empty, autocommit=True) as connection:
+        ids = over(connection, 5)
+        by_months(connection)
+        settle(connection)
+        connection.execute(
+            "UPDATE pg_class SET reltuples = 1000001 WHERE relname ~ '^ingest_jobs_history_2.*[0-9]$'"
+        )
+        with pytest.raises(SchemaError, match="say qwf db history --plain"):
+            downgrade(empty, chain="engine", revision=BEFORE)
+        assert places(connection) == ([], ids)
+
+
+@each_version
+def test_a_role_with_rights_to_the_tables_alone_works_on(empty: str) -> None:
+    """Roles made by hand before the revision: what worked works as long as no history is asked for."""
+    bootstrap(empty)
+    downgrade(empty, chain="engine", revision=BEFORE)
+    role = f"by_hand_{os.getpid()}"
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role}")
+        try:
+            connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+            connection.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}")
+            bootstrap(empty)
+            (done,) = over(connection)
+            connection.execute(f"SET ROLE {role}")
+            jobs = IngestJobRepository(connection)
+            queued = jobs.enqueue("task", queue="fetch").id
+            with connection.transaction():
+                assert jobs.retry_many([queued, done, done + 100], actor="ann") == {done: 2}
+            assert jobs.fetch(done + 100) is None
+            assert jobs.counts() == {"fetch": {"queued": 2}}
+            assert SelectingRepository(connection).count(JobFilter(), at_most=10) == 2
+        finally:
+            connection.execute("RESET ROLE")
+            connection.execute(f"DROP OWNED BY {role}")
+            connection.execute(f"DROP ROLE {role}")
 
 
 @each_version

@@ -9,6 +9,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, void **device) { *device = &card; return number != 0; }
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { *device = &card; return 0; }
 int nvmlDeviceGetName(void *device, char *name, unsigned length) { strncpy(name, "simulated 24 GB", length); return 0; }
+int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *later) { return 3; }
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *found) {
     double used = 0;
     FILE *file = fopen(getenv("CARD_MEMORY"), "r");

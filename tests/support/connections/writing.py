@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
 def clear(conn: psycopg.Connection[Any]) -> None:
     """Leave no jobs, no runs and no log; deleted, as to truncate so many tables takes longer than a test."""
-    for table in ("ingest_jobs", "workflow_runs", "audit_log"):
+    for table in ("ingest_jobs", "workflow_runs", "audit_log", "durable_events"):
         conn.execute(f"DELETE FROM {table}")
 
 
@@ -237,6 +237,12 @@ async def trigger_schedule(on: Brought, _: Stage) -> list[str]:
     return ["schedule.trigger"]
 
 
+async def emit_event(on: Brought, _: Stage) -> list[str]:
+    """An event that a durable function may wait for, now or later."""
+    await on.verb(qwf, "emit_event", "paid:7", {"sum": 1.5, "é": "%"})
+    return ["paid:7"]
+
+
 def late_key(conn: psycopg.Connection[Any], _: Stage) -> None:
     """Jobs and runs with the keys of ours."""
     qwf.enqueue_ingest_job("full", queue="fetch", dedupe_key="k", conn=conn)
@@ -261,6 +267,7 @@ def late_retry(conn: psycopg.Connection[Any], there: Stage) -> None:
 JOBS: Final = f"SELECT task_name FROM ingest_jobs WHERE task_name <> '{OF_STAGE}' ORDER BY position"
 RUNS: Final = "SELECT dedupe_key FROM workflow_runs WHERE dedupe_key IS NOT NULL"
 EVENTS: Final = "SELECT kind FROM workflow_dispatch_events ORDER BY id"
+EMITTED: Final = "SELECT name FROM durable_events ORDER BY id"
 LOGGED: Final = "SELECT action FROM audit_log ORDER BY id"
 # What those listen for who run jobs, who advance runs, and who wait for an end.
 FETCH, DISPATCH, ENDED = "fetch", "qwf:dispatch", "qwf:ended"
@@ -303,6 +310,7 @@ WRITING: Final = (
     _row(cancel_node, EVENTS, DISPATCH, late=late_end),
     _row(retry_run, EVENTS, DISPATCH, ENDED, late=late_retry),
     _row(retry_run_with_document, EVENTS, DISPATCH, ENDED, late=late_retry),
+    _row(emit_event, EMITTED),
     _row(cancel_job, LOGGED, ENDED, is_awaitable=False),
     _row(retry_job, LOGGED, FETCH, ENDED, is_awaitable=False),
     _row(set_cap, LOGGED, is_awaitable=False),

@@ -1,4 +1,8 @@
-"""The statements that name the table of ingest jobs or that of any family, as the source has them."""
+"""The statements that name the table of ingest jobs or that of any family, as the source has them.
+
+All of the package is looked through, as a statement may stand anywhere; of modules outside the repositories
+the names begin with their folder.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,22 @@ from typing import Final
 
 import queue_workflows
 
-REPOSITORIES: Final = Path(queue_workflows.__file__).parent / "repositories"
+PACKAGE: Final = Path(queue_workflows.__file__).parent
+REPOSITORIES: Final = PACKAGE / "repositories"
 _NAMES_TABLE: Final = re.compile(
-    r"(?:\bFROM|\bJOIN|\bUPDATE|\bINTO)\s+(?:ONLY\s+)?(?:ingest_jobs\w*|\{table\}|\{source\})(?![\w-])"
+    r"(?:\bFROM|\bJOIN|\bUPDATE|\bINTO)\s+(?:ONLY\s+)?"
+    r"(?:ingest_jobs\w*|\{(?:[\w.]*\.)?(?:table|source)(?:\.name|\(.*?\))?\})(?![\w-])"
 )
 
 
 def statements() -> dict[str, set[str]]:
     """By module, the names of constants in which such a statement, or a part of one, is written."""
     found: dict[str, set[str]] = {}
-    for path in sorted(REPOSITORIES.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         names = set(_named(ast.parse(path.read_text(encoding="utf-8"))))
         if names:
-            found[path.relative_to(REPOSITORIES).with_suffix("").as_posix()] = names
+            inside = REPOSITORIES if path.is_relative_to(REPOSITORIES) else PACKAGE
+            found[path.relative_to(inside).with_suffix("").as_posix()] = names
     return found
 
 

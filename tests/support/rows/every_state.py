@@ -16,6 +16,7 @@ from support.rows.runs import dispatcher, run_through, settle, start, work
 from queue_workflows.engine.operate.many_jobs import Verb
 from queue_workflows.repositories import (
     BinaryRepository,
+    Ending,
     HeartbeatRepository,
     LimitRepository,
     MachineRepository,
@@ -25,9 +26,12 @@ from queue_workflows.repositories import (
     WorkerControlRepository,
 )
 from queue_workflows.repositories.claims.end import error_entry
+from queue_workflows.repositories.durable.steps import NewStep, StepRepository
+from queue_workflows.repositories.durable.waits import ASLEEP, CHILDREN, EVENT, WaitRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.repositories.sql.families import named_job
 from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.states import JobStatus, StepKind, StepStatus
 from queue_workflows.views.jobs.decisions import decide
 
 WORKER: Final = "h1:fetch:1"
@@ -80,6 +84,12 @@ _FILM: Final[dict[str, Any]] = {
     ],
 }
 _SCENES: Final = 6
+_TIMED_OUT: Final = error_entry(
+    "exception",
+    "timed out after 30 s",
+    error_type="TimeoutError",
+    traceback='Traceback (most recent call last):\n  File "fetch.py", line 3\nTimeoutError',
+)
 # A machine that has been looked at for half an hour, with a wave of work.
 HALF_AN_HOUR: Final = """
 INSERT INTO host_hardware_history
@@ -119,6 +129,7 @@ class EveryState:
 def put_every_state(connection: psycopg.Connection[Any]) -> EveryState:
     """Fill empty tables."""
     jobs = _ingest_jobs(connection)
+    jobs |= _durable_jobs(connection, jobs["queued"])
     runs = _runs(connection)
     _workers(connection, jobs["running"])
     _rules(connection)
@@ -132,10 +143,7 @@ def _ingest_jobs(connection: psycopg.Connection[Any]) -> dict[str, str]:
     completed, failed, again, running, held, cancelled, queued = jobs.enqueue(7, max_attempts=1)
     (later,) = jobs.enqueue(delay=3600)
     connection.execute('UPDATE ingest_jobs SET args = args || \'{"password": "hunter2"}\'')
-    trace = 'Traceback (most recent call last):\n  File "fetch.py", line 3\nTimeoutError'
-    timed_out = json.loads(
-        error_entry("exception", "timed out after 30 s", error_type="TimeoutError", traceback=trace)
-    )
+    timed_out = json.loads(_TIMED_OUT)
     jobs.repository.end(ending(jobs.one(WORKER), result={"bytes": 120}))
     jobs.repository.end(ending(jobs.one(WORKER), "failed", error=timed_out, counts=True))
     jobs.repository.end(ending(jobs.one(WORKER), "failed", error=timed_out, counts=True))
@@ -161,6 +169,36 @@ def _ingest_jobs(connection: psycopg.Connection[Any]) -> dict[str, str]:
         "scheduled": later,
     }
     return {status: f"ingest:{job}" for status, job in of.items()}
+
+
+def _durable_jobs(connection: psycopg.Connection[Any], child: str) -> dict[str, str]:
+    """Functions that wait for a time, for an event and for a child, with what each has done before."""
+    jobs, waits = Jobs("ingest", connection), WaitRepository(connection, "ingest")
+    child_id = int(child.removeprefix("ingest:"))
+    found = {}
+    for reason, kind in ((ASLEEP, StepKind.SLEEP), (EVENT, StepKind.EVENT), (CHILDREN, StepKind.CHILDREN)):
+        jobs.enqueue(priorities=(9,))
+        job = jobs.one(WORKER)
+        letter = json.dumps({"subject": "Welcome", "lines": ["a line of it"] * 40})
+        steps = [
+            NewStep(job.fence, "write the letter", 1, 1, StepKind.STEP, result=letter, took_s=75.5),
+            NewStep(job.fence, "ask the bank", 1, 2, StepKind.STEP, StepStatus.FAILED, error=_TIMED_OUT),
+            NewStep(job.fence, "ask the bank", 2, 3, StepKind.STEP, result="null"),
+            NewStep(job.fence, "deliver", 1, 4, StepKind.CHILD, child_id=child_id),
+        ]
+        StepRepository(connection, "ingest").store(steps)
+        name = "qwf:gather" if kind is StepKind.CHILDREN else kind.value
+        awaited = json.dumps({"children": [child_id]}) if kind is StepKind.CHILDREN else None
+        waits.wait(
+            NewStep(job.fence, name, 1, 5, kind, result=awaited),
+            delay_s=None if kind is StepKind.CHILDREN else 86_400,
+            waits_for={EVENT: "paid:7", CHILDREN: f"qwf:children:ingest:{job.id}"}.get(reason),
+            look_s=86_400, parks=True, is_first=True,
+        )  # fmt: skip
+        key = {EVENT: "paid:7", CHILDREN: "1"}.get(reason)
+        jobs.repository.end(Ending(job.fence, JobStatus.SCHEDULED, hold_reason=reason, hold_key=key))
+        found[reason] = f"ingest:{job.id}"
+    return found
 
 
 def _runs(connection: psycopg.Connection[Any]) -> dict[str, uuid.UUID]:

@@ -28,11 +28,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from support.suite.warm_starts import import_all, open_streams, run_and_leave
+from support.suite.warm_starts import close_from, import_all, open_streams, run_and_leave
 
 from queue_workflows.host.processes.tree_by_mark import MARK
 
 _LONGEST = 1 << 17
+_ENDS_WITHIN_S = 30
 _TESTS = str(Path(__file__).parents[2])
 _REAL = Path(sys.executable).with_name("qwf")
 _SCRIPT = f"""#!/bin/sh
@@ -92,8 +93,15 @@ def _served(kind: str, script: Path, real: Path, *, unless: str = "") -> Iterato
     try:
         yield
     finally:
+        # Told, for a process that a test forked may have a copy of our end for as long as it lives.
+        with suppress(OSError):
+            os.write(our_end, b"over")
         os.close(our_end)
-        server.wait()
+        try:
+            server.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def serve(kind: str, listening: int, alive: int) -> None:
@@ -180,7 +188,7 @@ def _become(message: bytes, streams: list[int]) -> list[str]:
     arguments, variables = rest[: int(count)], rest[int(count) :]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    os.closerange(len(streams), 256)
+    close_from(len(streams))
     os.environ.clear()
     os.environ.update(each.split("=", 1) for each in variables)
     os.chdir(directory)

@@ -44,6 +44,8 @@ _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OP
 # Of these, what a forked process does for itself.
 _DONE_ANEW = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+# What Popen does itself, whoever forks; and the directory.
+_TAKEN = {"bufsize", "cwd", "encoding", "errors", "stderr", "stdin", "stdout"}
 _CLONE_PARENT = 0x8000
 _LONGEST = 1 << 17
 _READY = (
@@ -79,9 +81,10 @@ class WarmProcess(subprocess.Popen[str]):
 def start(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:
     """Start a command in a session of its own.
 
-    It is forked, if it is `qwf` or a file of Python, and nothing asks for a new interpreter.
+    It is forked, if it is `qwf` or a file of Python, and nothing asks for a new interpreter; an option that
+    takes effect between a fork and an exec does.
     """
-    is_warm = _runs_python(command) and _can_be_warm(env)
+    is_warm = _runs_python(command) and _can_be_warm(env) and options.keys() <= _TAKEN
     made = WarmProcess if is_warm else subprocess.Popen
     return made(list(command), env=dict(env), text=True, start_new_session=True, **options)
 
@@ -133,6 +136,8 @@ class _ReadyProcess:
         self.surroundings = _looked_at(os.environ)
         self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._own.settimeout(150)
+        # An answer names nobody: it is of whoever asked last.
+        self._turn = threading.Lock()
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
@@ -146,8 +151,9 @@ class _ReadyProcess:
 
     def start(self, asked: Mapping[str, Any], streams: Sequence[int]) -> int:
         """The pid of a process that is a child of ours, and has a group of its own to be killed by."""
-        socket.send_fds(self._own, [json.dumps(asked).encode()], streams)
-        pid = int(self._own.recv(_LONGEST))
+        with self._turn:
+            socket.send_fds(self._own, [json.dumps(asked).encode()], streams)
+            pid = int(self._own.recv(_LONGEST))
         # One that is gone before that never has one.
         deadline = time.monotonic() + 30
         while os.getpgid(pid) != pid and time.monotonic() < deadline:
@@ -225,7 +231,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    os.closerange(len(streams), 256)
+    close_from(len(streams))
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
@@ -236,6 +242,15 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The first was this file's directory, where now that of the command line stands.
     sys.path[:] = [asked["directory"], *paths, *(path for path in sys.path[1:] if path not in paths)]
+
+
+def close_from(first: int) -> None:
+    """Close whatever descriptor is open from that number on, however high it is."""
+    for name in os.listdir("/proc/self/fd"):
+        # That of the listing itself is closed already.
+        if int(name) >= first:
+            with suppress(OSError):
+                os.close(int(name))
 
 
 def open_streams() -> None:

@@ -13,7 +13,7 @@ from support.processes.programs import environment
 from support.processes.vendor_tools import VendorTools, card, uuid_of
 
 from queue_workflows.errors import ConfigurationError, ExitCode, NoDevices
-from queue_workflows.gpu.devices import environment_for, find_devices, usable
+from queue_workflows.gpu.devices import ALONE, environment_for, find_devices, usable
 from queue_workflows.gpu.release import LOOK_WITHIN_S, Bounds, Occupancy, Proof, Sight, prove
 from queue_workflows.host.locks.flock import lock_directory, try_lock
 from queue_workflows.telemetry.hw.device import Device
@@ -73,16 +73,17 @@ def test_a_process_sees_its_device_and_no_other() -> None:
         "ROCR_VISIBLE_DEVICES": "1",
         "A": "b",
     }
-    order = {"A": "b", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    kept = {"A": "b", ALONE: "1"}
+    order = {**kept, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert environment_for(NVIDIA[1], before) == {**order, "CUDA_VISIBLE_DEVICES": "GPU-1a"}
     assert environment_for(SPLIT[1], before) == {**order, "CUDA_VISIBLE_DEVICES": "MIG-1"}
     assert environment_for(Device("nvidia", 4), before) == {**order, "CUDA_VISIBLE_DEVICES": "4"}
     assert environment_for(AMD[0], before) == {
-        "A": "b",
+        **kept,
         "ROCR_VISIBLE_DEVICES": "GPU-de8287300da37c72",
         "HIP_VISIBLE_DEVICES": "0",
     }
-    assert environment_for(AMD[1], before) == {"A": "b", "HIP_VISIBLE_DEVICES": "1"}
+    assert environment_for(AMD[1], before) == {**kept, "HIP_VISIBLE_DEVICES": "1"}
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from queue_workflows import ModelLoadFailed, ModelSpec
 from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.device_memory import Patience
 from queue_workflows.gpu.model_sizes import KEPT, MARGIN, InUse, Seen
 from queue_workflows.gpu.models import ModelRegistry
 
@@ -58,6 +60,7 @@ class Worker:
         *,
         learns: bool = True,
         card: Card | None = None,
+        budget_mb: float = CARD_MB,
     ) -> None:
         self.sizes, self.card = sizes, card or Card()
         specs = [
@@ -67,7 +70,7 @@ class Worker:
         self.cache = ModelCache(
             ModelRegistry(lambda: specs),
             queue="gpu",
-            budget_mb=CARD_MB,
+            budget_mb=budget_mb,
             keep_s=1e9,
             clock=lambda: 0.0,
             memory=self.card if learns else None,
@@ -150,6 +153,13 @@ def test_wrong_figures_cost_no_memory_and_no_swap(seed: int, wrong: str) -> None
     seen.cache.sizes.learn(filter(None, map(unseen.cache.sizes.seen, sizes)))
     assert (seen.work(*jobs), seen.card.refusals) == (0, 0)
     assert seen.cache.loads <= told_right.cache.loads
+    # And no more than one that was told the truth of loads and of jobs, which no declared figure can say.
+    truth = Worker(sizes, said)
+    truth.cache.sizes.learn(
+        Seen(name, (one.load_mb,), (one.load_mb + one.job_mb,), 1) for name, one in sizes.items()
+    )
+    assert truth.work(*jobs) == 0
+    assert seen.cache.loads == truth.cache.loads
 
 
 def test_without_learning_such_figures_fail_jobs() -> None:
@@ -208,6 +218,55 @@ def test_a_load_that_finds_too_little_memory_is_tried_again_alone() -> None:
     card.take = stranger_first  # type: ignore[method-assign]
     assert worker.work("b") == 0
     assert (worker.cache.names, card.refusals) == (("b",), 1)
+
+
+def test_a_model_that_says_nothing_is_loaded_however_large_it_was() -> None:
+    """What was seen decides what is unloaded for it, and never whether a worker can load it."""
+    worker = Worker({"large": Size(20_000, 0), "small": Size(1_000, 0)}, lambda _: None, budget_mb=18_000)
+    assert worker.work("large", "small", "large") == 0
+    assert worker.cache.loadable() == ["large", "small"]
+
+
+def test_right_figures_cost_no_swap_on_a_card_with_room() -> None:
+    """Of a model that nobody has seen twice as much must be free on the card, not in the budget."""
+    worker = Worker({"a": Size(6_000, 0), "b": Size(5_000, 0)}, lambda _: 6_500, budget_mb=13_000)
+    worker.work("a", "b", "a", "b")
+    assert worker.cache.loads == 2
+
+
+@pytest.mark.parametrize(("held_mb", "took_mb"), [(12_000, 12_000), (11_500, 11_500), (20, 12_000 - 1_024)])
+def test_the_context_of_a_process_is_no_models(
+    monkeypatch: pytest.MonkeyPatch, held_mb: int, took_mb: int
+) -> None:
+    """Of its first load as much is taken off as a context may be, however little a framework holds."""
+    monkeypatch.setattr("queue_workflows.gpu.cache.held_by_frameworks_mb", lambda: held_mb)
+    worker = Worker({"a": Size(12_000, 0)}, lambda _: None)
+    worker.work("a")
+    seen = worker.cache.sizes.seen("a")
+    assert seen is not None
+    assert seen.load_mb == (took_mb,)
+
+
+def test_what_could_not_be_stored_is_new_again() -> None:
+    """A server that is away loses no figure."""
+    sizes = Worker({"a": Size(100, 0)}, lambda _: None).cache.sizes
+    sizes.loaded("a", 100.0)
+    unsaved = sizes.unsaved()
+    sizes.put_back(unsaved)
+    sizes.learn([])
+    assert sizes.unsaved() == [("a", [100.0], None)] == unsaved
+
+
+def test_a_driver_that_does_not_answer_is_left_alone() -> None:
+    """Nobody waits for it longer than that, and nothing else is asked meanwhile."""
+    goes_on = threading.Event()
+    patience = Patience[int](0.01)
+    assert patience.ask(lambda: int(goes_on.wait(60))) is None
+    asked: list[int] = []
+    assert patience.ask(lambda: asked.append(1) or 7) is None
+    assert asked == []
+    goes_on.set()
+    assert Patience[int](60).ask(lambda: 7) == 7
 
 
 def test_a_model_that_says_too_much_is_not_refused_once_it_was_seen() -> None:

@@ -12,9 +12,11 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from support.processes.environments import environment_without
 from support.processes.workers import patiently
+from support.suite import warm_command
 from support.suite.warm_command import warm_qwf
 
 # It waits for its standard input.
@@ -94,3 +96,39 @@ def test_a_signal_ends_it(quick: Path, number: signal.Signals) -> None:
         process.send_signal(number)
         assert process.wait(60) in (-number, 128 + number)
         patiently(lambda: not is_read(process))
+
+
+@pytest.mark.timeout(100)
+def test_it_ends_though_a_process_that_a_test_forked_lives_on(tmp_path: Path) -> None:
+    """What that has a copy of keeps nobody waiting."""
+    with warm_qwf(tmp_path):
+        if (forked := os.fork()) == 0:
+            signal.pause()
+    os.kill(forked, signal.SIGKILL)
+    os.waitpid(forked, 0)
+
+
+@pytest.mark.timeout(100)
+def test_a_server_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for without a limit."""
+    monkeypatch.setattr(warm_command, "_ENDS_WITHIN_S", 0.5)
+    before = set(psutil.Process().children())
+    with warm_qwf(tmp_path):
+        (server,) = set(psutil.Process().children()) - before
+        server.suspend()
+    assert not server.is_running()
+
+
+def test_a_command_has_no_descriptor_of_the_server(tmp_path: Path) -> None:
+    """However many this process had open as that was started."""
+    program, python = tmp_path / "program.py", tmp_path / "python"
+    program.write_text("import os\nprint(sorted(map(int, os.listdir('/proc/self/fd'))))\n")
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(300)]
+    try:
+        with warm_command._served("python", python, Path(sys.executable)):
+            said = subprocess.run([python, program], capture_output=True, text=True, check=True).stdout
+    finally:
+        for each in many:
+            os.close(each)
+    # The last is that of the listing.
+    assert said == "[0, 1, 2, 3]\n"

@@ -32,9 +32,21 @@ def failed(attempt: int, minute: float, **more: Any) -> dict[str, Any]:
     return {"attempt": attempt, "at": at(minute).isoformat(), "worker_id": "w", "kind": "exception", **more}
 
 
-def held(since: float, until: float, key: str = "k") -> dict[str, Any]:
+def held(since: float, until: float, key: str = "k", *, reason: str = "limit_full") -> dict[str, Any]:
     times = {"since": at(since).isoformat(), "until": at(until).isoformat()}
-    return {"reason": "limit_full", "key": key, **times, "attempt": 1, "times": 1}
+    return {"reason": reason, "key": key, **times, "attempt": 1, "times": 1}
+
+
+def test_a_durable_function_that_waits_is_parked_and_not_held() -> None:
+    """Nothing holds it up: it sleeps, or waits for an event or for children, as it means to."""
+    facts = {"past_holds": [held(5, 20, "go", reason="event")], "attempt": 2, "started_at": at(30)}
+    facts |= {"run_at": at(99), "status": "scheduled", "hold_reason": "asleep"}
+    assert bar(**facts) == [
+        ("queued", 0, 5, ""),
+        ("parked", 5, 20, "event 'go'"),
+        ("queued", 20, 30, ""),
+        ("parked", 30, 60, "asleep"),
+    ]
 
 
 def test_a_job_that_waits_and_one_that_has_run() -> None:

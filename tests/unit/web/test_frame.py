@@ -147,13 +147,26 @@ def test_each_act_can_be_come_to_from_a_page(act: str) -> None:
     assert f'"{act}"' in pages
 
 
+@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.html")), ids=lambda path: path.name)
+def test_what_stands_alone_is_in_the_catalogue(path: Path) -> None:
+    """Titles, labels, buttons, and what is said where there is nothing: templates have only what is said
+    around a value."""
+    text = re.sub(r"\{#.*?#\}", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    marked = re.findall(
+        r">([A-Z][^<>{}]*[a-z.?!)])</(?:th|h[123]|dt|strong|button|summary|label|span)>", text
+    )
+    labels = re.findall(r'(?:aria-label|title|placeholder)="([A-Z][^"{}]*)"', text)
+    called = re.findall(r'\bm\.(?:empty|scroll|card|drawing|notice)\("([A-Z][^"]*)"(?! ~)', text)
+    assert marked + labels + called == []
+
+
 def test_commands_within_a_sentence_are_set_as_code() -> None:
     """What stands between two backticks; everything of it is escaped, and a backtick alone is one."""
-    content = "{% for text in texts %}{{ said(text) }}|{% endfor %}"
-    texts = ["start `qwf --queue <b>`", "`a` and `b`", "a ` alone", "<i>"]
+    content = "{% for text in sentences %}{{ said(text) }}|{% endfor %}"
+    sentences = ["start `qwf --queue <b>`", "`a` and `b`", "a ` alone", "<i>"]
     assert (
         "start <code>qwf --queue &lt;b&gt;</code>|<code>a</code> and <code>b</code>|a ` alone|&lt;i&gt;|"
-    ) in rendered(content, PAGE, texts=texts)
+    ) in rendered(content, PAGE, sentences=sentences)
 
 
 def test_a_moment_within_a_sentence_is_a_time() -> None:

@@ -19,6 +19,8 @@ from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.hooks.attempt.attempt import STEP_TAKEN
+from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
+from queue_workflows.repositories.durable.waits import ASLEEP, CHILDREN, EVENT, PARKED
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.runs.tree import OPEN_RUNS
@@ -30,17 +32,22 @@ from queue_workflows.workflow.planning.progress import SESSION_LOST
 RUN: Final = "018f3c2a-0000-7000-8000-000000000000"
 OF_JOB: Final = Explained(RUN, "draw", "node:7", "gpu", "h1:gpu:2", "h1", None)
 OF_RUN: Final = Explained(RUN)
-# What a variable in the place of a kind may be, and the values that end one made of parts.
+# What a variable in the place of a kind may be, by its module, and the values that end one made of parts.
 VARIABLES: Final = {
-    "code": {UNKNOWN_TASK, UNKNOWN_MODULE, SESSION_LOST, "node_error"},
-    "reason": {UNKNOWN_TASK, UNKNOWN_MODULE, UNKNOWN_MODEL, LIMIT_FULL, BINARY_MISSING, STEP_TAKEN},
-    "hold_reason": {OPEN_RUNS},
-    "HOST_LOCK": {"host_lock"},
-    "LIMIT_FULL": {LIMIT_FULL},
-    "NOT_SHARED": {"not_shared"},
-    "BINARY_MISSING": {BINARY_MISSING},
-    "first.code": set(),
+    "hosts.py: NOT_SHARED": {"not_shared"},
+    "job.py: reason": {UNKNOWN_TASK, UNKNOWN_MODULE, UNKNOWN_MODEL},
+    "job.py: BINARY_MISSING": {BINARY_MISSING},
+    "job.py: LIMIT_FULL": {LIMIT_FULL},
+    "locks.py: HOST_LOCK": {HOST_LOCK},
+    "parked.py: reason": {ASLEEP, CHILDREN},
+    "parked.py: EVENT": {EVENT},
+    "run.py: code": {SESSION_LOST, "node_error"},
+    "run.py: hold_reason": {OPEN_RUNS},
+    "stuck.py: first.code": set(),
+    "versions.py: code": {UNKNOWN_TASK, UNKNOWN_MODULE},
 }
+# Kinds of holds that have no sentence of their own: they are told by the reason that is stored.
+TOLD_BY_THEMSELVES: Final = {STEP_TAKEN}
 ENDINGS: Final = {
     "jobs_": {status.value for status in JobStatus},
     "queue_": {DesiredState.PAUSE.value, DesiredState.OFF.value},
@@ -60,22 +67,29 @@ def kinds_in(path: Path) -> Iterator[str]:
                 yield kind
             case ast.JoinedStr([ast.Constant(str() as start), ast.FormattedValue()]) if start in ENDINGS:
                 yield from (start + end for end in ENDINGS[start])
-            case other if ast.unparse(other) in VARIABLES:
-                yield from VARIABLES[ast.unparse(other)]
             case other:
-                yield f"{path.name}: {ast.unparse(other)}"
+                variable = f"{path.name}: {ast.unparse(other)}"
+                yield from VARIABLES.get(variable, {variable})
 
 
 def all_kinds() -> set[str]:
     """Of all modules that explain."""
     (explaining,) = queue_workflows.engine.explain.__path__
     modules = [*Path(explaining).glob("*.py"), Path(queue_workflows.views.stuck.__file__)]
-    return {kind for path in modules for kind in kinds_in(path)}
+    return TOLD_BY_THEMSELVES.union(*map(kinds_in, modules))
 
 
 def test_every_kind_of_reason_has_a_way_to_its_cause() -> None:
     """Whoever adds a kind says where its cause can be looked at."""
     assert all_kinds() - set(WAYS) == set()
+
+
+@pytest.mark.parametrize("kind", PARKED)
+def test_a_durable_function_that_waits_has_no_obstacle(kind: str) -> None:
+    """It waits as it means to: its steps say for what, and it does not look like a job on hold."""
+    of = Explained(job="ingest:7", sections=frozenset({"steps"}))
+    (told,) = linked([Reason(kind, "")], of, prefix="/ops")
+    assert (told.href, told.look, told.is_obstacle) == ("/ops/jobs/ingest:7#steps", "scheduled", False)
 
 
 def is_page(address: str) -> bool:

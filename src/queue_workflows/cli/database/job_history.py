@@ -8,6 +8,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import operators_connection, print_json
+from queue_workflows.errors import HistoryRefused
 
 MOVES: Final = (
     "ingest jobs that are completed, skipped or cancelled move to monthly partitions,"
@@ -27,6 +28,8 @@ def set_history(invocation: Invocation, *, by_months: bool, as_json: bool) -> No
 
     with operators_connection(invocation) as connection:
         repository = HistoryRepository(connection)
+        if by_months and (keys := repository.references()):
+            raise HistoryRefused([f"{key.table} ({key.name})" for key in keys])
         # Plain is how it is where nobody has ever asked.
         is_change = (by_months or repository.mode() is not None) and repository.set_by_months(by_months)
         months = repository.months()

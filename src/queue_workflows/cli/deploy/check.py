@@ -39,11 +39,23 @@ def deploy() -> None:
     metavar="MODULE",
     help="The wiring that runs now, where it is another module than --app: its limits and schedules count.",
 )
-@click.option("--strict", is_flag=True, help="End with 1 for what changes, too.")
+@click.option(
+    "--not-ours",
+    metavar="NAME",
+    multiple=True,
+    help="A task, module or schedule of another host app on this database, or a pattern as in 'films.*'.",
+)
+@click.option("--strict", is_flag=True, help="End with 1 for what changes or was not looked at, too.")
 @json_option
 @click.pass_obj
 def check(
-    invocation: Invocation, *, queues: Sequence[str], replaced: str | None, strict: bool, as_json: bool
+    invocation: Invocation,
+    *,
+    queues: Sequence[str],
+    replaced: str | None,
+    not_ours: Sequence[str],
+    strict: bool,
+    as_json: bool,
 ) -> ExitCode:
     """Compare the code of --app with what is queued, held, scheduled, parked and running.
 
@@ -58,14 +70,14 @@ def check(
         )
     for queue in queues:
         check_queue_name(queue)
-    found = read_deploy_check(invocation.db_url, app=replaced or app, queues=queues)
+    found = read_deploy_check(invocation.db_url, app=replaced or app, queues=queues, not_ours=not_ours)
     if as_json:
         print_json(json_of(found))
     else:
         for one in found.findings:
             click.echo(f"{_word(one.level)}  {on_one_line(_told(one))}")
         click.echo(_summary(found))
-    is_bad = bool(found.at(Level.BREAKS) or (strict and found.at(Level.CHANGES)))
+    is_bad = bool(found.findings if strict else found.at(Level.BREAKS))
     return ExitCode.FAILED if is_bad else ExitCode.DONE
 
 

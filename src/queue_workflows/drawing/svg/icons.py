@@ -23,9 +23,10 @@ def icon_at(state: str, x: float, y: float) -> str:
     return f'<svg class="icon" {place} viewBox="0 0 16 16">{look_of(state).shape}</svg>'
 
 
-def state_mark(state: str) -> str:
-    """The shape and the word, in the state's tone."""
-    return f'<span class="state {look_of(state).css}">{icon(state)}{text_of(word_of(state), 40)}</span>'
+def state_mark(state: str, word: str | None = None) -> str:
+    """The shape and the word, in the state's tone; `word` for what looks like it and is called otherwise."""
+    said = text_of(word or word_of(state), 40)
+    return f'<span class="state {look_of(state).css}">{icon(state)}{said}</span>'
 
 
 def brand() -> str:

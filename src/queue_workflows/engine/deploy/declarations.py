@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.engine.deploy.findings import Finding, Level
@@ -18,11 +19,13 @@ _JOB: Final = ("task_name", "queue", "args", "priority", "limit_key", "host_lock
 
 
 def schedules_found(
-    stored: Iterable[Schedule],
+    stored: Collection[Schedule],
     declared: DeclaredSchedules | None,
     owner: str,
     tasks: TaskRegistry,
+    *,
     queues: Collection[str],
+    own_queues: Collection[str],
 ) -> Iterator[Finding]:
     """Schedules that would tick no more or otherwise, or make jobs which the code could not run."""
     words = {one["name"]: one for one in (declared.words if declared else ())}
@@ -40,22 +43,34 @@ def schedules_found(
             and (why := _no_job(one.task_name, one.args, tasks))
         ):
             yield _of_schedule(Level.BREAKS, one.name, why)
+    standing = {one.name for one in stored}
     for name, each in sorted(words.items()):
-        if why := _no_job(each["task_name"], each["args"], tasks):
+        if name not in standing:
+            yield _of_schedule(Level.CHANGES, name, f"it is new: {each['cron']} {each['timezone']}")
+        if each["queue"] not in own_queues:
+            why = (
+                f"it is for the queue {each['queue']!r}, which the wiring does not name: no scheduler starts"
+            )
+            yield _of_schedule(Level.BREAKS, name, why)
+        elif why := _no_job(each["task_name"], each["args"], tasks):
             yield _of_schedule(Level.BREAKS, name, why)
 
 
 def limits_found(
-    in_force: Iterable[Sequence[Any]], declared: Mapping[str, DeclaredLimit], keys: Iterable[tuple[str, int]]
+    in_force: Iterable[Sequence[Any]],
+    declared: Mapping[str, DeclaredLimit],
+    keys: Callable[[], Iterable[tuple[str, int]]],
 ) -> Iterator[Finding]:
     """Keys that would have another limit, none or a new one, with the open jobs that have such a key."""
     old = {one.key_pattern: one for one in (DeclaredLimit(*row) for row in in_force)}
-    open_keys = list(keys)
-    for pattern in sorted(old.keys() | declared.keys()):
-        before, after = old.get(pattern), declared.get(pattern)
-        if before == after:
-            continue
-        jobs = sum(number for key, number in open_keys if _matches(pattern, key))
+    patterns = sorted(old.keys() | declared.keys())
+    changed = [pattern for pattern in patterns if old.get(pattern) != declared.get(pattern)]
+    counted: Counter[str | None] = Counter()
+    for key, number in keys() if changed else ():
+        # Of several that a key is of, the longest counts.
+        counted[max((one for one in patterns if _matches(one, key)), key=len, default=None)] += number
+    for pattern in changed:
+        before, after, jobs = old.get(pattern), declared.get(pattern), counted[pattern]
         if after is None:
             told = f"{_said(before)} now, and the code declares none"
         elif before is None:

@@ -30,12 +30,15 @@ def modules_in_need(
     else:
         trouble = _module_trouble(ModuleResolver.of(config))
         yield from _told("module", modules, trouble, open_work, [(one.name, one) for one in found])
+    wanting = [one for one in found if one.model]
     if config.model_registrar is None:
-        yield from _unseen(
-            "models", "this wiring registers no model", models, [one for one in found if one.model]
-        )
+        yield from _unseen("models", "this wiring registers no model", models, wanting)
+        return
+    known = set(ModelRegistry(config.model_registrar).names())
+    if not known:
+        # One that lists what is on the machine knows nothing where the deploy is checked.
+        yield from _unseen("models", "the registrar names none here", models, wanting)
     else:
-        known = set(ModelRegistry(config.model_registrar).names())
         yield from _told(
             "model", models, _model_trouble(known), open_work, [(one.model, one) for one in found]
         )

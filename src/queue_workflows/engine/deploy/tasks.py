@@ -7,7 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 from queue_workflows.engine.deploy.findings import Finding, Level
 from queue_workflows.engine.registry.tasks import TaskRegistry
-from queue_workflows.repositories.reports.open_work import MOST_ARGS, OpenWork, OpenWorkRepository
+from queue_workflows.repositories.reports.open_work import (
+    COUNTED,
+    MOST_ARGS,
+    OpenWork,
+    OpenWorkRepository,
+)
 
 
 def missing_tasks(
@@ -37,6 +42,16 @@ def missing_tasks(
         )
 
 
+def bounds_met(jobs: Iterable[OpenWork], nodes: Iterable[OpenWork]) -> Iterator[Finding]:
+    """Where so much is open that not all of it was looked at."""
+    for kind, found in (("ingest jobs", jobs), ("node jobs", nodes)):
+        if (number := sum(one.jobs for one in found)) >= COUNTED:
+            says = (
+                f"of {COUNTED:,} {kind} in one status no more were looked at: others may be open behind these"
+            )
+            yield Finding(Level.UNSEEN, "bound", kind, says, number)
+
+
 def refused_arguments(
     open_work: OpenWorkRepository, found: Iterable[OpenWork], tasks: TaskRegistry, queues: Collection[str]
 ) -> Iterator[Finding]:
@@ -63,10 +78,12 @@ def refused_arguments(
         except Exception as refusal:
             refused[name] += 1
             first.setdefault(name, (job, _in_short(refusal)))
-    more = f" (of the {MOST_ARGS:,} jobs that were looked at)" if looked >= MOST_ARGS else ""
+    if looked >= MOST_ARGS:
+        says = f"the arguments of {MOST_ARGS:,} jobs were looked at, and of no others"
+        yield Finding(Level.UNSEEN, "bound", "arguments", says, looked)
     for name, jobs in sorted(refused.items()):
         job, said = first[name]
-        yield Finding(Level.BREAKS, "arguments", name, f"{said}{more}", jobs, example=f"ingest:{job}")
+        yield Finding(Level.BREAKS, "arguments", name, said, jobs, example=f"ingest:{job}")
 
 
 def _in_short(said: Exception) -> str:

@@ -58,7 +58,10 @@ def begin_function() -> Token[Branch | None]:
     loop = asyncio.get_running_loop()
     if not isinstance(loop.get_task_factory(), _BranchingTasks):
         loop.set_task_factory(_BranchingTasks(loop.get_task_factory()))
-    return _HERE.set(Branch())
+    function, task = Branch(), asyncio.current_task()
+    if task is not None:
+        function.runs_in(task)
+    return _HERE.set(function)
 
 
 def end_function(token: Token[Branch | None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ class Pruning:
         self._ingest = _IngestPruning()
         self._runs = _RunPruning()
         self._history = HistoryMoving(settings)
+        self._orphans = _OrphanSteps()
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
@@ -79,8 +80,26 @@ class Pruning:
         # Of both each time: a backlog of one kind is no reason to keep the other.
         is_more = [self._history.move(connection)]
         is_more += [kind.prune(repository) for kind in (self._ingest, self._runs)]
-        is_more.append(repository.delete_events() >= JOBS_AT_ONCE)
+        is_more += [repository.delete_events() >= JOBS_AT_ONCE, self._orphans.prune(repository)]
         return _NEXT_PART_S if any(is_more) else EVERY_S
+
+
+class _OrphanSteps:
+    """Steps of durable functions of which the job is gone: a walk over all steps, once a day."""
+
+    def __init__(self) -> None:
+        self._after = 0
+        self._at = 0.0
+
+    def prune(self, repository: PruningRepository) -> bool:
+        """One part; whether there may be more."""
+        if time.monotonic() < self._at:
+            return False
+        last = repository.delete_orphan_steps(self._after)
+        if last is None:
+            self._at = time.monotonic() + DAY_S
+        self._after = last or 0
+        return last is not None
 
 
 class _IngestPruning:
@@ -92,24 +111,24 @@ class _IngestPruning:
         self._since: datetime | None = None
         # Where to come back to for what somebody held, after the last part that is full.
         self._back_to: datetime | None = None
+        # Behind jobs that something else refers to, until they are looked at again.
+        self._passed: datetime | None = None
+        self._again_at = 0.0
 
     def prune(self, repository: PruningRepository) -> bool:
         """One part; whether there may be more."""
-        ended = repository.delete_ingest(self._oldest)
-        # From the first row on again once all are gone: some may have been held.
-        self._oldest = max(ended) if len(ended) >= JOBS_AT_ONCE else None
-        if self._oldest is not None:
+        if self._delete_oldest(repository):
             return True
         moments = repository.moments(INGEST)
         since = _later(self._since, moments.mark)
         old = repository.old_ingest(since)
-        done = _deleted_or_emptied(repository, old)
+        done, kept = _deleted_or_emptied(repository, old)
         is_full = len(old) >= JOBS_AT_ONCE
         seen_to = old[-1].finished_at if old else moments.old
-        held = [job.finished_at for job in old if job.id not in done]
+        held = [job.finished_at for job in old if job.id not in done | kept]
         if old and (held or self._back_to):
             self._back_to = max(min(filter(None, [self._back_to, *held])), seen_to - _BACK_FOR_HELD)
-        if done:
+        if done | kept:
             repository.move_mark(INGEST, self._back_to or seen_to)
         if is_full:
             # Behind what is held as well, though all of a part be that, and have ended at one moment.
@@ -118,14 +137,58 @@ class _IngestPruning:
             self._since, self._back_to = self._back_to or moments.old, None
         return is_full
 
+    def _delete_oldest(self, repository: PruningRepository) -> bool:
+        """Those that go with their keys; whether there may be more."""
+        if time.monotonic() >= self._again_at:
+            self._passed = None
+        since = _later(self._oldest, self._passed)
+        try:
+            ended = repository.delete_ingest(since)
+        except IntegrityError:
+            ended = self._delete_one_by_one(repository, since)
+        # From the first row on again once all are gone: some may have been held.
+        self._oldest = max(ended) if len(ended) >= JOBS_AT_ONCE else None
+        return self._oldest is not None
 
-def _deleted_or_emptied(repository: PruningRepository, old: Sequence[OldJob]) -> set[int]:
-    """Deletions first: they leave room on the pages of what is emptied."""
-    done = repository.delete_old_ingest([job.id for job in old if not job.has_key])
+    def _delete_one_by_one(self, repository: PruningRepository, since: datetime | None) -> list[datetime]:
+        """A part in which something refers to a job; when those of it ended, deleted or not."""
+        old = repository.oldest_ingest(since)
+        _, kept = _each(repository.delete_oldest_ingest, [job.id for job in old])
+        if kept:
+            if self._passed is None:
+                self._again_at = time.monotonic() + _AGAIN_AFTER_S
+            self._passed = old[-1].finished_at + (timedelta.resolution if old[-1].id in kept else timedelta())
+        return [job.finished_at for job in old]
+
+
+def _deleted_or_emptied(repository: PruningRepository, old: Sequence[OldJob]) -> tuple[set[int], set[int]]:
+    """What was, and what stays as something refers to it.
+
+    Deletions first: they leave room on the pages of what is emptied.
+    """
+    keyless, kept = [job.id for job in old if not job.has_key], set[int]()
+    try:
+        done = repository.delete_old_ingest(keyless)
+    except IntegrityError:
+        done, kept = _each(repository.delete_old_ingest, keyless)
     with_key = sorted(job.id for job in old if job.has_key)
     for turn in range(_TURNS):
         done |= repository.strip_ingest(with_key[turn::_TURNS])
-    return done
+    return done, kept
+
+
+def _each(delete: Callable[[Collection[int]], set[int]], ids: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Jobs that were deleted one by one, and those that a host app's foreign key forbids to delete."""
+    done, kept, said = set[int](), set[int](), ""
+    for job_id in ids:
+        try:
+            done |= delete([job_id])
+        except IntegrityError as held:
+            kept.add(job_id)
+            said = said or str(held)
+    if kept:
+        _log.warning("%d old ingest jobs stay, because something refers to them: %s", len(kept), said)
+    return done, kept
 
 
 class _RunPruning:

@@ -141,11 +141,13 @@ def _wake_by_news(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _forget_declared(connection: psycopg.Connection[Any]) -> None:
-    """Forget host apps that have left, and what holds no limit down; imported for this alone."""
+    """Forget host apps that have left, what holds no limit down, old models; imported for this alone."""
     from queue_workflows.repositories.limits.adapted import AdaptedRepository
     from queue_workflows.repositories.limits.declarations import LimitDeclarationRepository
+    from queue_workflows.repositories.workers.model_memory import ModelMemoryRepository
 
     AdaptedRepository(connection).forget()
+    ModelMemoryRepository(connection).forget()
     LimitDeclarationRepository(connection).forget()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import id_array
+from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
@@ -78,6 +79,13 @@ WITH {runs}found AS MATERIALIZED (
 SELECT id, generation, limit_key FROM ended
 """
 )
+# Of these ingest jobs those that the table has not, if there is a history where they may be: by the catalog,
+# as a role may have no right to anything of a history that nobody has asked for.
+MISSED: Final = """
+SELECT wanted.id FROM unnest(%(ids)s::bigint[]) AS wanted (id)
+WHERE EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass('ingest_jobs_history'))
+    AND NOT EXISTS (SELECT FROM ingest_jobs AS job WHERE job.id = wanted.id)
+"""
 # What of these ingest jobs was in the history by months is in the table afterwards; their ids.
 BRING_BACK: Final = "SELECT qwf_history_bring_back(%(ids)s::bigint[])"
 # Of these nodes of a run that goes on, the ones of which an orchestrator has counted the end.
@@ -132,6 +140,14 @@ _LEGAL_FROM: Final[Mapping[str, Mapping[str, list[str]]]] = {
 def legal_from(title: str, to: JobStatus) -> list[str]:
     """The statuses from which a family's job may become `to` without a new generation."""
     return _LEGAL_FROM[title][to]
+
+
+def bring_back(sql: Statements, ids: Iterable[int]) -> list[int]:
+    """Have those of these ingest jobs in the table that were in the history by months; their ids."""
+    if not (missed := [row[0] for row in sql.rows(MISSED, {"ids": id_array(ids)})]):
+        return []
+    brought: list[int] = sql.rows(BRING_BACK, {"ids": id_array(missed)})[0][0]
+    return brought
 
 
 def params(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:

@@ -437,7 +437,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         missed = set(ids) - {row[0] for row in rows} if self._family.with_history else set()
         if missed:
             # What has moved is brought back as it was; so is what moved since the statement above began.
-            moved = self._sql.rows(operator_verbs.BRING_BACK, {"ids": id_array(missed)})[0][0]
+            moved = operator_verbs.bring_back(self._sql, missed)
             rows += self._sql.rows(retry, params | {"ids": id_array(moved)}) if moved else []
         keyed = [row[0] for row in rows if row[2] is not None]
         if keyed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queue_workflows.repositories.claims.operator_verbs import bring_back
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
@@ -94,4 +95,7 @@ class ForkRepository:
             "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
         }
         rows = self._sql.rows(FORK, params)
+        # What took no step may have moved to a history by months.
+        if not rows and bring_back(self._sql, [job_id]):
+            rows = self._sql.rows(FORK, params)
         return rows[0][0] if rows else None

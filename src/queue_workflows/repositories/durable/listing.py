@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from queue_workflows.models import DurableStep
 
 TABLE: Final[Table[DurableStep]] = Table("durable_steps")
+# So many steps of a job are read; a loop without an end may have stored more.
+MOST_STEPS: Final = 1_000
 # The last of them, with what the job waits for, in the order in which they were called.
-STEPS: Final = TABLE.sql("""
+STEPS: Final = TABLE.sql(
+    """
 SELECT {columns} FROM (
     SELECT {columns} FROM durable_steps
     WHERE job_family = %(family)s::text AND job_id = %(id)s::bigint
     ORDER BY status = 'waiting' DESC, position DESC, name, call
-    LIMIT 1000
+    LIMIT {most}
 ) AS durable_steps
 ORDER BY position, name, call
-""")
+""".replace("{most}", str(MOST_STEPS))
+)
 # Of the children that a job waits for, how many are not over.
 OPEN_CHILDREN: Final = """
 SELECT count(*) FILTER (WHERE child.id IS NOT NULL), count(*)

@@ -1,6 +1,7 @@
 """What is not over, by the names that code must know: tasks, arguments of their jobs, and node modules.
 
-Read by the indexes of what is open, however much is stored that is over, and counted up to a bound.
+Read by the indexes of what is open, however much is stored that is over. Jobs are looked at up to a bound in
+each status; keys of limits, which are asked for where a limit changes, without one.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ TASKS: Final = _TASKS.replace("{counted}", str(COUNTED))
 _MODULES: Final = """
 SELECT node_module, required_model, queue, count(*), min(id) FROM (
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'queued' LIMIT {counted})
+        WHERE status = 'queued' AND plugin IS NULL LIMIT {counted})
     UNION ALL
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'scheduled' LIMIT {counted})
+        WHERE status = 'scheduled' AND plugin IS NULL LIMIT {counted})
     UNION ALL
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'running' LIMIT {counted})
+        WHERE status = 'running' AND plugin IS NULL LIMIT {counted})
     UNION ALL
     (SELECT node_module, required_model, queue, id FROM workflow_node_jobs
-        WHERE status = 'awaiting_input' LIMIT {counted})
+        WHERE status = 'awaiting_input' AND plugin IS NULL LIMIT {counted})
 ) AS job
 WHERE node_module IS NOT NULL OR required_model IS NOT NULL
 GROUP BY node_module, required_model, queue
@@ -104,7 +105,7 @@ JOIN workflow_runs AS run ON run.id = documents.id
 CROSS JOIN LATERAL (
     SELECT node ->> 'module' AS module, node ->> 'model' AS model
     FROM jsonb_path_query(run.spec, '$.nodes[*]') AS node
-    WHERE node ->> 'queue' IS DISTINCT FROM 'hooks'
+    WHERE node ->> 'plugin' IS NULL
 ) AS named
 WHERE named.module IS NOT NULL OR named.model IS NOT NULL
 ORDER BY named.module, named.model
@@ -119,7 +120,7 @@ FROM (
     SELECT id, workflow_name, spec FROM workflow_runs WHERE status = 'running' AND mode = 'node'
 ) AS run
 CROSS JOIN LATERAL jsonb_path_query(run.spec, '$.nodes[*]') AS node (item)
-WHERE node.item ->> %(field)s::text = ANY (%(names)s::text[])
+WHERE node.item ->> %(field)s::text = ANY (%(names)s::text[]) AND node.item ->> 'plugin' IS NULL
     AND NOT EXISTS (
         SELECT FROM workflow_nodes AS begun
         WHERE begun.run_id = run.id AND begun.node_id = node.item ->> 'id' AND begun.state IN ({over})
@@ -198,7 +199,7 @@ class OpenWorkRepository:
         return [InFlight(*row) for row in self._sql.rows(DURABLE, {})]
 
     def modules(self) -> list[OpenWork]:
-        """Open node jobs by module, model and queue; hooks have neither."""
+        """Open node jobs by module, model and queue, but for hooks, which are files of a machine."""
         return [OpenWork(*row) for row in self._sql.rows(MODULES, {})]
 
     def args_of(self, tasks: Collection[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:

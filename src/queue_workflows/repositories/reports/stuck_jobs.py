@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.limits.in_force import CAP
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import FAMILIES, Family, per_family
@@ -42,7 +43,8 @@ def _without_payloads(family: Family) -> str:
     )
 
 
-# queues: each that has a queued job. reasons: each for which jobs are on hold. holds: some keys of each.
+# queues: each that has a queued job. reasons: each for which jobs are on hold. holds: some keys of each, but
+# for durable functions, which wait as they mean to: ten thousand that wait for an event are not stuck.
 # first: of each group how many there are, and the job that has waited longest among the first of each
 # priority, or is first in the index. The last columns: the cap of the job's key, and the jobs that hold it.
 STUCK: Final = per_family(
@@ -85,6 +87,7 @@ WITH RECURSIVE queues AS (
         )
         SELECT hold_key FROM keys WHERE hold_key IS NOT NULL
     ) AS keys
+    WHERE reasons.hold_reason NOT IN ({parked})
 ), first AS MATERIALIZED (
     SELECT 'queued' AS kind, counted.count, head.id
     FROM queues
@@ -143,6 +146,7 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM first))
 """,
     due=DUE,
     lapsed=LAPSED,
+    parked=", ".join(f"'{reason}'" for reason in PARKED),
     cap=CAP.replace("{key}", "job.limit_key"),
     groups=str(GROUPS),
     keys=str(KEYS),

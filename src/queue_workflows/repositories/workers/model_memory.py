@@ -12,6 +12,8 @@ from queue_workflows.repositories.sql.connection import Handle, Statements
 
 # So many of the last figures are kept.
 KEPT: Final = 8
+# More than any host app has.
+MOST_READ: Final = 2_000
 # A model that nobody has loaded for so long is forgotten.
 FORGOTTEN_AFTER_S: Final = 180 * 86_400.0
 
@@ -35,7 +37,8 @@ SELECT model, device, load_mb::text, peak_mb::text, loads, declared_mb, last_see
 WHERE (%(device)s::text IS NULL OR device = %(device)s::text)
     AND (%(model)s::text IS NULL OR model = %(model)s::text)
 ORDER BY model, device
-"""
+LIMIT {most}
+""".replace("{most}", str(MOST_READ))
 FORGET: Final = """
 DELETE FROM model_memory
 WHERE last_seen < statement_timestamp() - make_interval(secs => %(for_s)s::float8)

@@ -8,6 +8,7 @@ a second: one round ──────────> a packet to each worker that
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import secrets
@@ -16,7 +17,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queue_workflows.db.connections.bounded_wire import Note
@@ -75,6 +76,7 @@ class Agent:
         self._rounds = Rounds()
         self._round_at = 0.0
         self._is_failing = False
+        self._sweepers = itertools.count()
         self.turned_at = now()
 
     def run(self) -> ExitCode:
@@ -240,9 +242,11 @@ class Agent:
             self._is_failing = True
             return
         self._is_failing = False
-        for place, callers in resting.items():
-            for caller in callers:
-                self._tell(caller, "told", *told[place].words())
+        everybody = [(place, caller) for place, callers in resting.items() for caller in callers]
+        # Another each time: one that is stopped does not hear it.
+        sweeper = next(self._sweepers) % len(everybody) if self._rounds.take_left() else None
+        for number, (place, caller) in enumerate(everybody):
+            self._tell(caller, "told", *replace(told[place], sweeps=number == sweeper).words())
 
     def is_fine(self) -> bool:
         """Whether the loop turns; from any thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -14,6 +14,7 @@ from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
 from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.claims.sweep_look import Sweepable, looking
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql.connection import Questions
@@ -21,6 +22,10 @@ from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository,
 from queue_workflows.roles.agent_link.watch import Told
 
 _log = logging.getLogger(__name__)
+
+# What is due or lapsed in so many rounds running nobody sweeps; a lane may stand for long though somebody does.
+_LEFT_ROUNDS: Final = 2
+_LEFT_LANES_ROUNDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Rounds:
     def __init__(self) -> None:
         self._questions: Questions | None = None
         self._beats: dict[str, Said] = {}
+        self._left = self._left_lanes = 0
 
     def beat(self, worker_id: str, said: Said) -> None:
         """Write this heartbeat in the next round; the last of each worker counts."""
@@ -58,8 +64,26 @@ class Rounds:
             for place in places
             for of in (_repository_of(place.queue),)
         }
+        sweepable = questions.add(looking())
         questions.ask()
+        self._note_left(sweepable().values())
         return {place: Told(watched(), found()) for place, (watched, found) in asked.items()}
+
+    def _note_left(self, sweepable: Iterable[Sweepable]) -> None:
+        families = list(sweepable)
+        is_left = any(of.due or of.lapsed or of.news for of in families)
+        self._left = self._left + 1 if is_left else 0
+        self._left_lanes = self._left_lanes + 1 if any(of.lanes for of in families) else 0
+
+    def take_left(self) -> bool:
+        """Whether what there is to sweep was left there, so that one that rests is to see to it.
+
+        The first in line sweeps for all that rest, but it may be stopped, or get no answer.
+        """
+        if self._left < _LEFT_ROUNDS and self._left_lanes < _LEFT_LANES_ROUNDS:
+            return False
+        self._left = self._left_lanes = 0
+        return True
 
     def _checked(self, connection: psycopg.Connection[Any], beats: dict[str, Said]) -> list[dict[str, Any]]:
         """What the server will have of them: what is wrong with one is nothing to the others."""

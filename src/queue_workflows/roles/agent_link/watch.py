@@ -7,7 +7,7 @@ said. What the agent tells is believed for as long as it comes regularly.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -25,10 +25,13 @@ _AGAIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The operator's wish, and what there is in the queue."""
+    """The operator's wish, what there is in the queue, and whether this worker is to sweep for others."""
 
     watched: Watched
     found: Found
+    sweeps: bool = False
+    # When the worker read it.
+    heard_at: float = 0.0
 
     def words(self) -> list[Any]:
         """As JSON."""
@@ -42,10 +45,13 @@ class Told:
             wish.actor,
             wish.expires_at and wish.expires_at.isoformat(),
         ]
-        return [self.watched.control_version, control, self.found.queued, sorted(self.found.held)]
+        found = self.found
+        return [self.watched.control_version, control, found.queued, sorted(found.held), self.sweeps]
 
     @classmethod
-    def of(cls, version: int, control: list[Any] | None, queued: bool, held: Iterable[str]) -> Self:
+    def of(
+        cls, version: int, control: list[Any] | None, queued: bool, held: Iterable[str], sweeps: bool
+    ) -> Self:
         """From `words`."""
         wish = None
         if control is not None:
@@ -53,7 +59,7 @@ class Told:
             expires_at = None if until is None else datetime.fromisoformat(until)
             wish = Control(DesiredState(desired), number, host_label, of_queue, reason, actor, expires_at)
         none: frozenset[int] = frozenset()
-        return cls(Watched(none, none, version, wish), Found(queued, frozenset(held)))
+        return cls(Watched(none, none, version, wish), Found(queued, frozenset(held)), sweeps)
 
 
 class AgentWatch:
@@ -65,7 +71,7 @@ class AgentWatch:
         self._link: Link | None = None
         self._try_at = 0.0
         self._since = 0.0
-        self._told: tuple[float, Told] | None = None
+        self._told: Told | None = None
 
     @property
     def link(self) -> Link | None:
@@ -82,19 +88,19 @@ class AgentWatch:
             messages = [] if self._link is None else self._link.heard()
             for _, *words in messages[-1:]:
                 self._since = self._since if self._is_fresh(now) else now
-                self._told = now, Told.of(*words)
+                self._told = replace(Told.of(*words), heard_at=now)
         except (AgentGone, TypeError, ValueError):
             # Also what another version tells.
             self.leave()
             return None
-        return self._told[1] if self._told is not None and self._is_fresh(now) else None
+        return self._told if self._is_fresh(now) else None
 
     def is_steady(self, now: float) -> bool:
         """Whether it has told something regularly for a while."""
         return self._is_fresh(now) and now - self._since >= STEADY_S
 
     def _is_fresh(self, now: float) -> bool:
-        return self._told is not None and now - self._told[0] <= STALE_S
+        return self._told is not None and now - self._told.heard_at <= STALE_S
 
     def beat(self, worker_id: str, said: Mapping[str, Any]) -> bool:
         """Have a heartbeat written; whether the agent was told."""

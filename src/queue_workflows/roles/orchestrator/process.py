@@ -46,7 +46,7 @@ from queue_workflows.workflow.providing import find_document
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last column or index which an orchestrator's statements cannot do without.
-MIN_SCHEMA: Final = 47
+MIN_SCHEMA: Final = 48
 ROLE: Final = "orchestrator"
 # All gauges of one export are of one reading.
 _FIGURES_EVERY_S: Final = 10.0

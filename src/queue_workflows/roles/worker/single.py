@@ -33,7 +33,7 @@ from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectsTu
 from queue_workflows.states import WorkerState
 
 # The revision that brought the last column or index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 47
+MIN_SCHEMA: Final = 48
 
 
 class Worker(WorkerBase):

@@ -13,8 +13,9 @@ from queue_workflows.models import DurableStep
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.durable.events import EventRepository, KeptEvent
 from queue_workflows.repositories.durable.fork import ForkRepository
-from queue_workflows.repositories.durable.listing import StepListing
+from queue_workflows.repositories.durable.listing import MOST_STEPS, StepListing
 from queue_workflows.repositories.sql.families import INGEST, Family
+from queue_workflows.states import StepStatus
 from queue_workflows.views.jobs.names import name_of
 
 _SHOWN: Final = (
@@ -52,6 +53,21 @@ def took_s(step: DurableStep) -> float | None:
 def label_of(step: DurableStep) -> str:
     """What a step is called where it has to be told from another one."""
     return step.name if step.call == 1 else f"{step.name}#{step.call}"
+
+
+def first_of(steps: Sequence[DurableStep], most: int) -> list[DurableStep]:
+    """As many steps as have room, in their order: those that the function waits for, and the first others."""
+    waiting = [one for one in steps if one.status == StepStatus.WAITING][:most]
+    others = [one for one in steps if one.status != StepStatus.WAITING][: most - len(waiting)]
+    return sorted(waiting + others, key=lambda one: (one.position, one.name, one.call))
+
+
+def said_of_more(job: str, steps: Sequence[DurableStep], most: int) -> str | None:
+    """How many more a job has than have room; None where all have."""
+    if len(steps) <= most:
+        return None
+    and_more = "+" if len(steps) >= MOST_STEPS else ""
+    return f"… and {len(steps) - most:,}{and_more} more: `qwf job show {job}`"
 
 
 def fork(

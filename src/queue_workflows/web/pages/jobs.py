@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
-from queue_workflows.drawing.words import number_of, say_span
+from queue_workflows.drawing.words import number_of
 from queue_workflows.errors import PayloadError, UnknownJob
+from queue_workflows.models import DurableStep
 from queue_workflows.repositories.reports.job_listing import FAILURES_READ as MOST_FAILURES_READ
 from queue_workflows.repositories.reports.job_listing import Failures
-from queue_workflows.repositories.sql.families import Family, named_job
-from queue_workflows.states import JOB_TERMINAL
+from queue_workflows.repositories.sql.families import INGEST, Family, named_job
+from queue_workflows.states import JOB_TERMINAL, StepStatus
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
 from queue_workflows.views.jobs import explain, failures, job, listing, steps
+from queue_workflows.views.jobs.names import name_of
 from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
 from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
@@ -26,6 +30,11 @@ from queue_workflows.web.rendering.pictures import wait_bar_picture
 FAILURES_READ: Final = 1_500
 # For how long the rows of each family are searched, by what the first of them took.
 SEARCHED_FOR_S: Final = 0.03
+_STEP_LOOKS: Final = {
+    StepStatus.DONE: "completed",
+    StepStatus.FAILED: "failed",
+    StepStatus.WAITING: "scheduled",
+}
 # Shown on their own, or by what is made of them: of past holds that is the history.
 _APART = frozenset({"id", "errors", "past_holds"} | {name for name, kind in KINDS.items() if kind != "note"})
 
@@ -84,7 +93,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
         if columns.get(name) not in (None, {}, [])
     ]
     bar = bar_of_job(told.there)
-    sections = {"time": bar, "attempts": stored.errors, "values": values}
+    sections = {"time": bar, "attempts": stored.errors, "values": values, "steps": stored.steps}
     of = Explained(
         run=run,
         node=columns.get("node_id"),
@@ -108,17 +117,8 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "explanation": told.explanation,
             "reasons": linked(told.explanation.reasons, of, prefix=look.prefix),
             "values": values,
-            "steps": [
-                (
-                    one,
-                    "" if (took := steps.took_s(one)) is None else say_span(took),
-                    look.redaction.shown(
-                        "error" if one.error is not None else "result",
-                        one.error if one.error is not None else one.result,
-                    ),
-                )
-                for one in stored.steps[:MOST_ROWS]
-            ],
+            "steps": _shown_steps(look, stored.steps),
+            "more_steps": steps.said_of_more(stored.name, stored.steps, MOST_ROWS),
             "errors": [look.redaction.value("error", dict(one)) for one in reversed(stored.errors)],
             "facts": [
                 (name, value)
@@ -130,6 +130,39 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
         json=json,
         is_live=columns["status"] not in JOB_TERMINAL,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStep:
+    """A step of a durable function as a row: its look is the state of a job that is at the same."""
+
+    step: DurableStep
+    label: str
+    look: str
+    took: timedelta | None
+    came_to: str
+    child: str | None
+
+
+def _shown_steps(look: Look, stored: Sequence[DurableStep]) -> list[ShownStep]:
+    return [
+        ShownStep(
+            one,
+            steps.label_of(one),
+            _STEP_LOOKS[StepStatus(one.status)],
+            None if one.finished_at is None else one.finished_at - one.started_at,
+            _came_to(look, one),
+            None if one.child_id is None else name_of(INGEST, one.child_id),
+        )
+        for one in steps.first_of(stored, MOST_ROWS)
+    ]
+
+
+def _came_to(look: Look, step: DurableStep) -> str:
+    if step.error is not None:
+        said = step.error.get("type"), step.error.get("message") or step.error.get("kind")
+        return look.redaction.shown("error", ": ".join(str(one) for one in said if one))
+    return "" if step.result is None else look.redaction.shown("result", step.result)
 
 
 def failed(look: Look) -> Shown:

@@ -273,6 +273,10 @@ WAYS: Final[Mapping[str, Way]] = {
     "binary_missing": _to("/binaries"),
     "model_unknown": _to("/models"),
     "step_taken": _taken,
+    # A durable function that waits.
+    "asleep": _section("steps"),
+    "event": _section("steps"),
+    "children": _section("steps"),
     # A job that runs, or is over.
     "running": _worker,
     "progress": _section("values"),
@@ -320,6 +324,7 @@ _LOOKS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("awaiting_input", "jobs_awaiting_input"), "awaiting_input"),
     **dict.fromkeys(("scheduled", "retry", "retry_after", "wait", "due", "jobs_scheduled"), "scheduled"),
     **dict.fromkeys(("waits_for_rate", "waits_for_limit", "waits_for_host_lock"), "scheduled"),
+    **dict.fromkeys(("asleep", "event", "children"), "scheduled"),
     **dict.fromkeys(
         (
             *("behind", "next", "all_busy", "suspect", "model_cold", "model_warm", "left_to_peer", "waited"),

@@ -26,9 +26,9 @@ def icon(state: str, label: str | None = None) -> Markup:
 
 
 @lru_cache(maxsize=256)
-def state_mark(state: str) -> Markup:
-    """A state's shape and its word."""
-    return _drawn(icons.state_mark(state))
+def state_mark(state: str, word: str | None = None) -> Markup:
+    """A state's shape and its word, or another one."""
+    return _drawn(icons.state_mark(state, word))
 
 
 def when(at: datetime | None, missing: str = "\N{EN DASH}") -> Markup:

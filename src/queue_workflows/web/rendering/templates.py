@@ -21,6 +21,8 @@ from queue_workflows.web.rendering.hostile_text import block, in_line
 from queue_workflows.web.rendering.texts import SECTIONS
 
 _DIRECTORY: Final = Path(__file__).resolve().parent.parent / "templates"
+# Of a queue.
+_REASONS_SHOWN: Final = 4
 NOTHING_REDACTED: Final = Redaction()
 
 
@@ -89,6 +91,8 @@ def environment() -> Environment:
         "count": lambda number: f"{number:,}",
         "number_of": lambda number, thing: number_of(thing, number),
         "pretty": _pretty,
+        "on_hold": _on_hold,
+        "holds_first": _holds_first,
         "part": lambda text: quote(str(text), safe=":@"),
     }
     made.globals |= {"href": href, "texts": texts, **marks.GLOBALS}
@@ -121,6 +125,18 @@ def _iso(at: datetime | None) -> str:
 def _moment(at: datetime | None) -> str:
     """As it stands before a script puts it into the reader's zone, and for readers without one."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _on_hold(reason: str, key: str | None) -> str:
+    """What a row says of its hold; a durable function that waits is not held up by anything."""
+    if reason in texts.WAITS:
+        return texts.WAITS[reason].format(key=key or "")
+    return f"{texts.HELD} {reason.replace('_', ' ')} {key or ''}".rstrip()
+
+
+def _holds_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The most frequent reasons; those for which durable functions wait after what holds jobs up."""
+    return sorted(counts.items(), key=lambda one: (one[0] in texts.WAITS, -one[1], one[0]))[:_REASONS_SHOWN]
 
 
 def _pretty(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -24,6 +25,7 @@ PAUSED = Told(
         Control(DesiredState.PAUSE, 7, "*", "fetch", "why", "me", datetime(2026, 1, 2, tzinfo=UTC)),
     ),
     Found(queued=True, held=frozenset({"host_lock", "unknown_task"})),
+    sweeps=True,
 )
 ON = Told(Watched(NOBODY, NOBODY, 0, None), Found(queued=False, held=frozenset()))
 
@@ -89,14 +91,16 @@ def test_a_watch_is_steady_while_it_is_told_something(secret: str) -> None:
         agent = came_in(door)
         assert agent.heard() == [["secret", secret], ["watch", "here", "fetch"]]
         agent.say("told", *ON.words())
-        assert (watch.told(11.0), watch.is_steady(11.0)) == (ON, False)
+        assert (watch.told(11.0), watch.is_steady(11.0)) == (replace(ON, heard_at=11.0), False)
         agent.say("told", *PAUSED.words())
-        assert (watch.told(12.0), watch.is_steady(11.0 + STEADY_S)) == (PAUSED, True)
+        heard = replace(PAUSED, heard_at=12.0)
+        assert (watch.told(12.0), watch.is_steady(11.0 + STEADY_S)) == (heard, True)
+        assert watch.told(12.5) == heard
         assert watch.beat("here:fetch:1", {"state": "idle"})
         assert agent.heard() == [["beat", "here:fetch:1", {"state": "idle"}]]
         assert watch.told(12.1 + STALE_S) is None
         agent.say("told", *ON.words())
-        assert (watch.told(20.0), watch.is_steady(20.0)) == (ON, False)
+        assert (watch.told(20.0), watch.is_steady(20.0)) == (replace(ON, heard_at=20.0), False)
         agent.say("nonsense")
         assert watch.told(21.0) is None
         assert watch.link is None

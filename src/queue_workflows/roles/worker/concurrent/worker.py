@@ -136,6 +136,7 @@ class ConcurrentWorker(WorkerBase):
             limit, alone = self._wanted_later()
         if limit:
             self._claims()
+            self._woken_at = None
             self._exchange.exchange(limit, alone)
         elif self._exchange.unread:
             self._exchange.read()
@@ -316,7 +317,9 @@ class ConcurrentWorker(WorkerBase):
             self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
             if not self._holdings.count():
                 self._rest()
-            if self._is_settled and self._is_empty_alone and self._is_polled_for():
+            is_known = self._is_settled and self._is_empty_alone
+            # What was polled before a wake says nothing of what that is for.
+            if self._woken_at is None and is_known and self._is_polled_for():
                 self._look_at = time.monotonic() + self._poll_s()
         elif self._guardian.poll.take_found():
             self.unsure()

@@ -180,6 +180,7 @@ class Guardian:
         self.round_trip_s = 0.0
         self._was_away = False
         self._agent = agent
+        self._heard_at = -math.inf
         # Whether the main thread leaves waiting to others of this host, and whether the agent asks meanwhile.
         self.is_resting = self.is_served = False
         # What may die of its first job leaves sweeping to those that live.
@@ -407,11 +408,17 @@ class Guardian:
             return False
         if (told := self._agent.told(now)) is None or not self._agent.is_steady(now):
             return False
+        is_news, self._heard_at = told.heard_at != self._heard_at, told.heard_at
+        if is_news and told.sweeps:
+            # Nobody else does: for this round it asks by itself.
+            self._due.sweep = now
+            return False
         self._line.let_go()
-        self._due.watch, self._database_at = now + _WATCH_EVERY_S, now
-        self._heed(told.watched)
-        if self.poll.told(now, told.found):
-            self._listener.interrupt()
+        self._due.watch, self._database_at = now + _WATCH_EVERY_S, told.heard_at
+        if is_news:
+            self._heed(told.watched)
+            if self.poll.told(told.heard_at, told.found):
+                self._listener.interrupt()
         if self._must_tell(now):
             hears = self._listener.state == "listening"
             return self._agent.beat(self.identity.worker_id, self._telling.words(now, hears=hears))

@@ -53,9 +53,9 @@ class IdlePoll:
 
         return heard
 
-    def told(self, now: float, found: Found) -> bool:
-        """Take what the host's agent has found; whether there is something."""
-        self._seen = now, found
+    def told(self, at: float, found: Found) -> bool:
+        """Take what was found at this moment, once; whether there is something."""
+        self._seen = at, found
         self._has_found = self._has_found or found.queued
         return found.queued
 
