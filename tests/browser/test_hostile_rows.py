@@ -69,8 +69,16 @@ def spoil(connection: psycopg.Connection, run: UUID) -> None:
     connection.execute("UPDATE concurrency_limits SET reason = %s", [REASON])
     connection.execute("UPDATE hook_records SET payload = %s", [Jsonb({EVIL: LONG})])
     connection.execute("UPDATE audit_log SET reason = %s, actor = left(%s, 200)", [REASON, EVIL])
+    connection.execute(
+        "UPDATE durable_steps SET name = left(%s, 200) || position, waits_for = %s,"
+        " result = CASE WHEN kind = 'step' AND status = 'done' THEN %s ELSE result END,"
+        " error = CASE WHEN status = 'failed' THEN %s ELSE error END",
+        [EVIL, EVIL, Jsonb({EVIL: LONG}), Jsonb(error)],
+    )
     nested = "('{\"deep\": ' || %s || '}')::jsonb"
-    connection.execute(f"UPDATE ingest_jobs SET args = {nested} WHERE status = 'scheduled'", [DEEP])
+    connection.execute(
+        f"UPDATE ingest_jobs SET args = {nested} WHERE status = 'scheduled' AND attempt = 0", [DEEP]
+    )
 
 
 def check(tab: Page, tabs: Tabs, url: str) -> None:
@@ -94,7 +102,7 @@ def test_on_every_page(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState], path
     check(tabs.open(OPERATOR), tabs, page.url + there.place(path))
 
 
-@pytest.mark.parametrize("status", ["queued", "running", "failed"])
+@pytest.mark.parametrize("status", ["queued", "running", "failed", "event"])
 def test_on_the_page_of_a_job(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState], status: str) -> None:
     """The markup can be read there, so nothing was lost but its power."""
     page, there = hostile

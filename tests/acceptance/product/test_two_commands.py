@@ -116,7 +116,7 @@ def users_checkout(clone: Path) -> Path:
 def checkout(clone: Path) -> Path:
     """The copy, set up by whoever runs the tests; root takes over what an ordinary user has set up.
 
-    One environment is enough: that root can make one is shown by root's run around this one.
+    One environment is enough on each change: root makes one by night, and for its run around this one.
     """
     runner = run
     if why_no_other_user(clone) is None:
@@ -245,6 +245,19 @@ def test_the_installed_command_is_this_checkouts(checkout: Path) -> None:
 def test_the_demo_leaves_nothing_running(checkout: Path) -> None:
     """`./scripts/demo` as whoever runs the tests."""
     check_demo(checkout, run)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's is made for the other tests")
+def test_root_sets_up_a_clone_of_its_own(registry: None, open_directory: Path) -> None:
+    """With nothing there that another user has made; and it runs."""
+    path = open_directory / "roots home" / "a fresh clone"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    fill(path)
+    ended = run(path, "./scripts/setup")
+    assert ended.returncode == 0, ended.stdout
+    check_demo(path, run)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: below such a directory nobody else comes")

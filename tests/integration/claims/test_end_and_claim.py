@@ -54,7 +54,7 @@ class MainThread:
             marks=Marks(0.0),
             redactor=None,
             worker_connection=worker_connection,
-            turns=LookTurns(None),
+            turns=LookTurns(lambda: None),
         )
         self.exchanging = EndAndClaim(cast(WorkerParts, parts), self)
 

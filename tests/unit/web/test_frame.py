@@ -160,6 +160,25 @@ def test_what_stands_alone_is_in_the_catalogue(path: Path) -> None:
     assert marked + labels + called == []
 
 
+def test_a_durable_function_that_waits_is_not_said_to_be_held() -> None:
+    """In a list a hold stands with its key; what a function waits for comes after what holds jobs up."""
+    holds = [
+        ("limit_full", "host:{a}"),
+        ("not_shared", None),
+        ("asleep", None),
+        ("event", "paid:{7}"),
+        ("children", "3"),
+    ]
+    content = "{% for reason, key in holds %}{{ reason|on_hold(key) }}|{% endfor %}"
+    assert (
+        "held: limit full host:{a}|held: not shared|asleep|"
+        "waits for the event paid:{7}|waits for children: 3|"
+    ) in rendered(content, PAGE, holds=holds)
+    counts = {"asleep": 9000, "limit_full": 1, "event": 2, "host_lock": 7, "children": 1}
+    content = "{% for reason, number in counts|holds_first %}{{ reason }} {{ number }}|{% endfor %}"
+    assert "host_lock 7|limit_full 1|asleep 9000|event 2|" in rendered(content, PAGE, counts=counts)
+
+
 def test_commands_within_a_sentence_are_set_as_code() -> None:
     """What stands between two backticks; everything of it is escaped, and a backtick alone is one."""
     content = "{% for text in sentences %}{{ said(text) }}|{% endfor %}"

@@ -209,7 +209,7 @@ class DurableBase:
                 self._failures.append(failure)
 
     def _fails_by(self, call: Call, step: NewStep) -> None:
-        """Have a failure of children stored if the function goes on; else they are asked again."""
+        """Have a failure, of a step or of children, stored if the function goes on without it."""
         self._failures.append((call.branch, self._history.position, step))
 
     def _left(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:

@@ -138,7 +138,7 @@ class _IngestPruning:
         return is_full
 
     def _delete_oldest(self, repository: PruningRepository) -> bool:
-        """Those that go with their keys; whether there may be more."""
+        """Jobs that go with their keys; whether there may be more."""
         if time.monotonic() >= self._again_at:
             self._passed = None
         since = _later(self._oldest, self._passed)

@@ -49,28 +49,30 @@ RETURNING (
     ) AS lately
 )
 """
-# said: a row of each worker that rests, told by what speaks for all of a host; in one order, for the locks.
+# said: a row of each worker that rests, told by what speaks for all of a host, and how long ago it said that.
+# known: of these the rows that are there, as none comes back of a worker that is gone; in one order, for the
+# locks. beaten: what each has not said something newer than by itself. It brings those without a row.
 BEAT_ALL: Final = """
 WITH said AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(%(said)s::jsonb) AS said (
         worker_id text, host_label text, queue text, pid integer, state text, state_reason text,
-        cached_models jsonb, versions jsonb, load jsonb, control_version bigint
+        cached_models jsonb, versions jsonb, load jsonb, control_version bigint, age_s float8
     )
+), known AS MATERIALIZED (
+    SELECT worker_id FROM worker_heartbeats WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM said))
+    ORDER BY worker_id FOR NO KEY UPDATE
+), beaten AS (
+    UPDATE worker_heartbeats AS worker SET
+        host_label = said.host_label, queue = said.queue, pid = said.pid, state = said.state,
+        state_reason = said.state_reason, current_job_family = NULL, current_job_id = NULL, jobs_held = 0,
+        current_model = NULL, cached_models = said.cached_models, versions = said.versions,
+        load = said.load, control_version = said.control_version,
+        last_seen = statement_timestamp() - make_interval(secs => said.age_s), last_flagged_dead_at = NULL
+    FROM said JOIN known USING (worker_id)
+    WHERE worker.worker_id = said.worker_id
+        AND worker.last_seen < statement_timestamp() - make_interval(secs => said.age_s)
 )
-INSERT INTO worker_heartbeats (
-    worker_id, host_label, queue, pid, state, state_reason, jobs_held, cached_models, versions, load,
-    control_version, started_at, last_seen
-)
-SELECT worker_id, host_label, queue, pid, state, state_reason, 0, cached_models, versions, load,
-    control_version, statement_timestamp(), statement_timestamp()
-FROM said ORDER BY worker_id
-ON CONFLICT (worker_id) DO UPDATE SET
-    host_label = EXCLUDED.host_label, queue = EXCLUDED.queue, pid = EXCLUDED.pid, state = EXCLUDED.state,
-    state_reason = EXCLUDED.state_reason, current_job_family = NULL, current_job_id = NULL, jobs_held = 0,
-    current_model = NULL, cached_models = EXCLUDED.cached_models, versions = EXCLUDED.versions,
-    load = EXCLUDED.load, control_version = EXCLUDED.control_version, last_seen = EXCLUDED.last_seen,
-    last_flagged_dead_at = NULL
-RETURNING worker_id
+SELECT worker_id FROM said WHERE worker_id NOT IN (SELECT worker_id FROM known)
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text")
 COUNTS: Final = """
@@ -191,21 +193,27 @@ class HeartbeatRepository(Repository["WorkerHeartbeat"]):
         }
         return Question(BEAT, params, lambda rows: Others(*rows[0][0]))
 
-    def resting(self, worker_id: str, said: Said) -> dict[str, Any]:
-        """One worker's row of `beating_all`, checked; it holds nothing, whatever else it has said."""
+    def resting(self, worker_id: str, said: Said, *, age_s: float = 0.0) -> dict[str, Any]:
+        """One worker's row of `beating_all`, checked, said so long ago; it holds nothing."""
         versions, load = said.get("versions"), said.get("load")
         self._limits.json_object("versions", versions)
         self._limits.json_object("load", load)
         return self._place(worker_id, said) | {
             "cached_models": list(said.get("cached_models", ())),
             "versions": versions or {},
+            "age_s": age_s,
             "load": load or {},
             "control_version": said.get("control_version", 0),
         }
 
-    def beating_all(self, rows: Sequence[Mapping[str, Any]]) -> Question[int]:
-        """Write the heartbeats of workers that hold nothing, of rows by `resting`; how many."""
-        return Question(BEAT_ALL, {"said": self._limits.json(list(rows))}, len)
+    def beating_all(self, rows: Sequence[Mapping[str, Any]]) -> Question[list[str]]:
+        """Write the heartbeats of workers that hold nothing, of rows by `resting`; those that have no row.
+
+        A worker that has beaten by itself since is left as it is, and one that is gone stays so.
+        """
+        return Question(
+            BEAT_ALL, {"said": self._limits.json(list(rows))}, lambda rows: [row[0] for row in rows]
+        )
 
     @staticmethod
     def _place(worker_id: str, said: Said) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class _Caller:
     link: Link
     queues: set[str] = field(default_factory=set)
     place: Place | None = None
+    worker_id: str | None = None
     # The number of its question whether we listen, while we do not.
     asks_to_listen: int | None = None
     listens: bool = False
@@ -150,6 +151,8 @@ class Agent:
                 try:
                     for words in caller.link.heard():
                         self._answer(caller, *words)
+                    if caller.link.is_over:
+                        self._drop(caller)
                 except (AgentGone, QwfError, LookupError, TypeError, ValueError):
                     self._drop(caller)
 
@@ -171,6 +174,8 @@ class Agent:
         if self._callers.pop(caller.link.fileno(), None) is not None:
             self._epoll.unregister(caller.link.fileno())
             caller.link.close()
+            if caller.worker_id is not None:
+                self._rounds.forget(caller.worker_id)
 
     def _tell(self, caller: _Caller, *words: Any) -> None:
         try:
@@ -191,8 +196,9 @@ class Agent:
                 self._tell(caller, "note", channel, payload)
             case "watch", (host_label, queue):
                 caller.place = Place(host_label, check_queue_name(queue))
-            case "beat", (worker_id, said):
-                self._rounds.beat(worker_id, said)
+            case "beat", (worker_id, said, at):
+                caller.worker_id = worker_id
+                self._rounds.beat(worker_id, said, at)
             case _, (number, *parameters) if caller.listens:
                 answer = self._answer_of_server(caller, verb, *parameters)
                 if self._listener.state != _LISTENING:
@@ -235,13 +241,16 @@ class Agent:
         try:
             if (connection := self._listener.borrow()) is None:
                 return
-            told = self._rounds.ask(connection, resting)
+            told = self._rounds.ask(connection, resting, self._now())
         except DATABASE_FAILED as exc:
             if not self._is_failing:
                 _log.warning("nothing can be asked for the workers that rest: %s", " ".join(str(exc).split()))
             self._is_failing = True
             return
         self._is_failing = False
+        for caller in [each for each in self._callers.values() if each.worker_id in self._rounds.unknown]:
+            # It beats by itself, and so has a row, before it rests again.
+            self._drop(caller)
         everybody = [(place, caller) for place, callers in resting.items() for caller in callers]
         # Another each time: one that is stopped does not hear it.
         sweeper = next(self._sweepers) % len(everybody) if self._rounds.take_left() else None

@@ -19,11 +19,11 @@ from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql.connection import Questions
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository, Said
-from queue_workflows.roles.agent_link.watch import Told
+from queue_workflows.roles.agent_link.watch import STALE_S, Told
 
 _log = logging.getLogger(__name__)
 
-# What is due or lapsed in so many rounds running nobody sweeps; a lane may stand for long though somebody does.
+# What is due or lapsed in so many rounds running nobody sweeps; a lane may stand for long all the same.
 _LEFT_ROUNDS: Final = 2
 _LEFT_LANES_ROUNDS: Final = 10
 
@@ -41,21 +41,29 @@ class Rounds:
 
     def __init__(self) -> None:
         self._questions: Questions | None = None
-        self._beats: dict[str, Said] = {}
+        self._beats: dict[str, tuple[float, Said]] = {}
+        # The workers that the server has no row of, as the last round has shown.
+        self.unknown: list[str] = []
         self._left = self._left_lanes = 0
 
-    def beat(self, worker_id: str, said: Said) -> None:
-        """Write this heartbeat in the next round; the last of each worker counts."""
-        self._beats[worker_id] = said
+    def beat(self, worker_id: str, said: Said, at: float) -> None:
+        """Write this heartbeat of that moment in the next round; the last of each worker counts."""
+        self._beats[worker_id] = at, said
 
-    def ask(self, connection: psycopg.Connection[Any], places: Iterable[Place]) -> dict[Place, Told]:
+    def forget(self, worker_id: str) -> None:
+        """Write nothing for a worker that speaks for itself again, or is gone."""
+        self._beats.pop(worker_id, None)
+
+    def ask(
+        self, connection: psycopg.Connection[Any], places: Iterable[Place], now: float
+    ) -> dict[Place, Told]:
         """What there is to tell of each place; the heartbeats are written then."""
         if self._questions is None or self._questions.handle is not connection:
             self._questions = Questions(connection)
         questions, beats = self._questions, self._beats
         self._beats = {}
-        if beats:
-            questions.add(HeartbeatRepository(connection).beating_all(self._checked(connection, beats)))
+        checked = self._checked(connection, beats, now)
+        unknown = questions.add(HeartbeatRepository(connection).beating_all(checked)) if checked else None
         asked = {
             place: (
                 questions.add(of(connection).watching([], host_label=place.host_label, queue=place.queue)),
@@ -66,6 +74,7 @@ class Rounds:
         }
         sweepable = questions.add(looking())
         questions.ask()
+        self.unknown = [] if unknown is None else unknown()
         self._note_left(sweepable().values())
         return {place: Told(watched(), found()) for place, (watched, found) in asked.items()}
 
@@ -85,12 +94,15 @@ class Rounds:
         self._left = self._left_lanes = 0
         return True
 
-    def _checked(self, connection: psycopg.Connection[Any], beats: dict[str, Said]) -> list[dict[str, Any]]:
-        """What the server will have of them: what is wrong with one is nothing to the others."""
+    def _checked(
+        self, connection: psycopg.Connection[Any], beats: dict[str, tuple[float, Said]], now: float
+    ) -> list[dict[str, Any]]:
+        """What the server will have of them, and is no old news: what is wrong with one harms no other."""
         heartbeats, checked = HeartbeatRepository(connection), []
-        for worker_id, said in sorted(beats.items()):
+        for worker_id, (at, said) in sorted(beats.items()):
             try:
-                checked.append(heartbeats.resting(worker_id, said))
+                if (age_s := max(0.0, now - at)) <= STALE_S:
+                    checked.append(heartbeats.resting(worker_id, said, age_s=age_s))
             except (QwfError, KeyError, TypeError) as wrong:
                 _log.warning("a heartbeat of %s is not written: %s", worker_id, wrong)
         return checked

@@ -104,6 +104,11 @@ class Link:
             raise AgentGone("it has ended")
         return messages
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the other end has hung up, after all that was heard."""
+        return self._is_over
+
     def close(self) -> None:
         """Hang up."""
         if self._socket.fileno() >= 0 and not self._descriptors.are_ours():

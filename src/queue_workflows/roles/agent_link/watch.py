@@ -102,9 +102,9 @@ class AgentWatch:
     def _is_fresh(self, now: float) -> bool:
         return self._told is not None and now - self._told.heard_at <= STALE_S
 
-    def beat(self, worker_id: str, said: Mapping[str, Any]) -> bool:
-        """Have a heartbeat written; whether the agent was told."""
-        return self._say("beat", worker_id, said)
+    def beat(self, worker_id: str, said: Mapping[str, Any], now: float) -> bool:
+        """Have a heartbeat of this moment written; whether the agent was told."""
+        return self._say("beat", worker_id, said, now)
 
     def leave(self) -> None:
         """Rest no more."""

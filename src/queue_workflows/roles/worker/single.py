@@ -52,6 +52,7 @@ class Worker(WorkerBase):
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
         self._worker_connection.connected()
+        self._turns.begin()
         self._lifecycle.fetch_at_start()
         self._guardian.is_claiming = True
         self._suspects_turn.comes(time.monotonic())
@@ -89,7 +90,9 @@ class Worker(WorkerBase):
             with self._guardian.claiming, bounded as reading:
                 first = self._suspects_turn.take()
                 jobs = claim_session.claim(self._marks, now, alone=True, suspects_first=first)
-                self._turns.looked(now, found=bool(jobs) or not self._marks.empty, is_free=True)
+                # It passes by what it lacks, so that it has not looked for others.
+                is_left = not self._marks.empty or bool(self._guardian.terms.lacked)
+                self._turns.looked(now, found=bool(jobs) or is_left, is_free=True)
                 return self._taken(jobs, reading)
         except DATABASE_AWAY as exc:
             self._worker_connection.lost(exc)

@@ -96,8 +96,8 @@ def test_a_watch_is_steady_while_it_is_told_something(secret: str) -> None:
         heard = replace(PAUSED, heard_at=12.0)
         assert (watch.told(12.0), watch.is_steady(11.0 + STEADY_S)) == (heard, True)
         assert watch.told(12.5) == heard
-        assert watch.beat("here:fetch:1", {"state": "idle"})
-        assert agent.heard() == [["beat", "here:fetch:1", {"state": "idle"}]]
+        assert watch.beat("here:fetch:1", {"state": "idle"}, 12.5)
+        assert agent.heard() == [["beat", "here:fetch:1", {"state": "idle"}, 12.5]]
         assert watch.told(12.1 + STALE_S) is None
         agent.say("told", *ON.words())
         assert (watch.told(20.0), watch.is_steady(20.0)) == (replace(ON, heard_at=20.0), False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from queue_workflows import clock as time
@@ -13,12 +14,18 @@ _MOST_S: Final = 0.01
 
 
 class LookTurns:
-    """The main thread's; without `turns` the worker looks whenever it is woken."""
+    """The main thread's; where `make` brings no turns the worker looks whenever it is woken."""
 
-    def __init__(self, turns: WakeTurns | None) -> None:
-        self._turns = turns
+    def __init__(self, make: Callable[[], WakeTurns | None]) -> None:
+        """Once it is connected the worker can `make` them, among those with the same database."""
+        self._make = make
+        self._turns: WakeTurns | None = None
         self._step_s = _LEAST_S
         self._is_free = True
+
+    def begin(self) -> None:
+        """Find those with which to look in turn."""
+        self._turns = self._make()
 
     def wait_in_line(self, *, is_free: bool) -> None:
         """Be seen to wait for jobs, one that `is_free` before those that hold some."""

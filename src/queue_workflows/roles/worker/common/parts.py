@@ -6,7 +6,9 @@ import logging
 import os
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import psycopg
 
 from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE
 from queue_workflows.db.connections.dsn import secrets_of
@@ -128,7 +130,11 @@ class WorkerParts:
                 worker_connection=worker_connection,
             ),
             hooks=hooks,
-            turns=LookTurns(_turns_of(database, settings, options, guardian, job_runner)),
+            turns=LookTurns(
+                lambda: _turns_of(
+                    database, settings, options, guardian, job_runner, connection=worker_connection
+                )
+            ),
         )
 
     def leftovers(self, *, is_concurrent: bool) -> Leftovers:
@@ -137,14 +143,26 @@ class WorkerParts:
         return Leftovers(self.guardian.terms.locks, cancel_grace_s=grace_s, is_concurrent=is_concurrent)
 
 
+def place_of(connection: psycopg.Connection[Any]) -> list[str]:
+    """Which database this is and what of it is seen, also by what libpq takes from the environment."""
+    used = connection.info.get_parameters()
+    return [f"{name}={used.get(name)}" for name in _PLACE]
+
+
 def _turns_of(
-    database: Database, settings: Settings, options: WorkerOptions, guardian: Guardian, job_runner: JobRunner
+    database: Database,
+    settings: Settings,
+    options: WorkerOptions,
+    guardian: Guardian,
+    job_runner: JobRunner,
+    *,
+    connection: WorkerConnection,
 ) -> WakeTurns | None:
     """The turns of all workers here for which the same jobs are; none where a job is not any worker's."""
     queue = options.queue
     if queue in (GPU_QUEUE, HOOKS_QUEUE) or options.drain or not database.can_listen:
         return None
-    place = [f"{name}={database.params.get(name)}" for name in _PLACE]
+    place = place_of(connection.connected())
     known = sorted(job_runner.task_names())
     return WakeTurns.among(
         *place, guardian.identity.host_label, queue, str(options.app or settings.app), *known

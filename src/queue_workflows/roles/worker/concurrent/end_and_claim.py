@@ -179,7 +179,9 @@ class EndAndClaim:
         with self._guardian.claiming, self._holdings.bounded(self._worker_connection.meanwhile) as reading:
             first, now = alone and self._taking.is_for_a_suspect, time.monotonic()
             jobs = claim_session.claim(self._marks, now, limit=limit, alone=alone, suspects_first=first)
-            self._turns.looked(now, found=bool(jobs) or not self._marks.empty, is_free=alone)
+            # It passes by what it lacks, so that it has not looked for others.
+            is_left = not self._marks.empty or bool(self._guardian.terms.lacked)
+            self._turns.looked(now, found=bool(jobs) or is_left, is_free=alone)
             claimed = self._taking.held(jobs, reading)
             self._guardian.exchange(claimed, [])
         self._taking.taken(claimed, alone=alone)

@@ -103,6 +103,7 @@ class ConcurrentWorker(WorkerBase):
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
         self._worker_connection.connected()
+        self._turns.begin()
         self._lifecycle.fetch_what_waited_for_us()
         self._guardian.is_claiming = True
         # What is there by now stays: to look through it again and again would cost every job its share.

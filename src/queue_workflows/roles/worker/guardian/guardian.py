@@ -407,6 +407,9 @@ class Guardian:
             self._agent.leave()
             return False
         if (told := self._agent.told(now)) is None or not self._agent.is_steady(now):
+            if self.is_served:
+                # It may have gone with what it was to write.
+                self._telling.hurry()
             return False
         is_news, self._heard_at = told.heard_at != self._heard_at, told.heard_at
         if is_news and told.sweeps:
@@ -421,7 +424,7 @@ class Guardian:
                 self._listener.interrupt()
         if self._must_tell(now):
             hears = self._listener.state == "listening"
-            return self._agent.beat(self.identity.worker_id, self._telling.words(now, hears=hears))
+            return self._agent.beat(self.identity.worker_id, self._telling.words(now, hears=hears), now)
         return True
 
     def _is_at_a_job(self, now: float) -> bool:
