@@ -118,6 +118,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_durable_events")),
         if_not_exists=True,
     )
+    # Each end of a child is a row that comes and goes, and every sweep looks at the oldest that is left.
+    op.execute(
+        "ALTER TABLE durable_events SET (autovacuum_vacuum_cost_delay = 0, "
+        "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"
+    )
     op.create_index("ix_durable_events_name", "durable_events", ["name", "id"], if_not_exists=True)
     op.create_index(
         "ix_durable_events_news",

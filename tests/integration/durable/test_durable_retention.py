@@ -20,6 +20,14 @@ def kept_for_a_while(reason: str | None, *, ctx: Any) -> int:
     return ctx.step("one", lambda: 1)
 
 
+def test_events_are_vacuumed_as_tables_that_are_never_large(qwf_configured: str):
+    """However many were there before, as the oldest one is looked for all the time."""
+    with psycopg.connect(qwf_configured) as conn:
+        query = "SELECT reloptions FROM pg_class WHERE oid = 'durable_events'::regclass"
+        ((options,),) = conn.execute(query).fetchall()
+    assert {"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000"} <= set(options or ())
+
+
 @pytest.mark.parametrize("dedupe_key", [None, "a key that stays"])
 def test_steps_and_events_are_pruned(qwf_configured: str, dedupe_key: str | None):
     """With the job, or when it loses what it was about; what is young stays."""

@@ -39,7 +39,7 @@ from queue_workflows.engine.durable.branches import path_here
 from queue_workflows.engine.durable.children import Child, ids_of, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, AsyncStepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import Wait, as_stored
+from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -149,8 +149,8 @@ class AsyncDurableContext(DurableBase):
 
     async def leave(self) -> None:
         """The function has raised: enqueue what it has spawned all the same."""
-        if self._unborn:
-            await self._flush(self._unborn[-1][0].call)
+        async with self._flushing:
+            await self._spawn(*self._taken_on_leaving())
 
     async def _step(
         self,
@@ -293,20 +293,22 @@ class AsyncDurableContext(DurableBase):
     async def _flush(self, call: Call | None) -> None:
         """Store what has to be before anything goes on, after what another branch is about to store."""
         async with self._flushing:
-            unborn, steps = self._taken(call)
-            try:
-                if unborn and any(step.status is StepStatus.FAILED for step in steps):
-                    check_failures(steps, await self._run(self._asks.store(steps)))
-                    steps = []
-                if unborn:
-                    ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
-                    for new, child in unborn:
-                        child.id = ids[new.call]
-                elif steps:
-                    check_failures(steps, await self._run(self._asks.store(steps)))
-            except BaseException:
-                self._left(unborn, steps)
-                raise
+            await self._spawn(*self._taken(call))
+
+    async def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
+        try:
+            if unborn and any(step.status is StepStatus.FAILED for step in steps):
+                check_failures(steps, await self._run(self._asks.store(steps)))
+                steps = []
+            if unborn:
+                ids = await self._run(self._asks.spawn(all_steps(unborn), steps))
+                for new, child in unborn:
+                    child.id = ids[new.call]
+            elif steps:
+                check_failures(steps, await self._run(self._asks.store(steps)))
+        except BaseException:
+            self._left(unborn, steps)
+            raise
 
     async def _store(self, steps: list[NewStep]) -> None:
         late, self._late = self._late, []

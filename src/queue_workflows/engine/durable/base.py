@@ -181,17 +181,32 @@ class DurableBase:
 
     def _taken(self, call: Call | None) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
         """What has to be stored before this call, or the end; and with that what may as well be."""
+        self._goes_on(call)
+        if not self._due and not self._unborn:
+            return [], []
+        unborn, self._unborn = self._unborn, []
+        steps, self._due, self._late = [*self._late, *self._due], [], []
+        return unborn, steps
+
+    def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
+        """What has to be stored of a function that raises: what it spawned, and what led there.
+
+        A failure after which nothing was spawned is not, so that another attempt tries again.
+        """
+        if not self._unborn:
+            return [], []
+        for new, _ in self._unborn:
+            self._goes_on(new.call)
+        return self._taken(self._unborn[-1][0].call)
+
+    def _goes_on(self, call: Call | None) -> None:
+        """Have those failures stored that the function has gone on without."""
         failures, self._failures = self._failures, []
         for failure in failures:
             if call is None or call.goes_on_after(*failure[:2]):
                 self._due.append(failure[2])
             else:
                 self._failures.append(failure)
-        if not self._due and not self._unborn:
-            return [], []
-        unborn, self._unborn = self._unborn, []
-        steps, self._due, self._late = [*self._late, *self._due], [], []
-        return unborn, steps
 
     def _fails_by(self, call: Call, step: NewStep) -> None:
         """Have a failure, of a step or of children, stored if the function goes on without it."""
@@ -204,7 +219,8 @@ class DurableBase:
     def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""
         error = captured(exc, redactor())
-        self._fails_by(call, self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries))
+        step = self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries)
+        self._failures.append((call.branch, self._history.position, step))
         failed = StepFailed(call.name, loads(error))
         failed.__cause__ = exc
         return failed

@@ -80,7 +80,8 @@ def durable_work(
         durable = AsyncDurableContext(ctx, version=version, find=find)
         history = await durable.begin()
         durable.goes_on_with(history)
-        function, token = chosen(history), begin_function()
+        function = chosen(history)
+        token = begin_function()
         try:
             value = await function.call(job, durable)  # type: ignore[arg-type]
         except LeaseLost:

@@ -35,7 +35,7 @@ from queue_workflows.engine.durable.base import (
 from queue_workflows.engine.durable.children import Child, ids_of, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, StepTransaction
 from queue_workflows.engine.durable.history import Call, History
-from queue_workflows.engine.durable.procedures import Wait, as_stored
+from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
 from queue_workflows.repositories.durable.steps import NewStep
@@ -215,8 +215,7 @@ class DurableContext(DurableBase):
 
     def leave(self) -> None:
         """The function has raised: enqueue what it has spawned all the same."""
-        if self._unborn:
-            self._flush(self._unborn[-1][0].call)
+        self._spawn(*self._taken_on_leaving())
 
     def _gather_one(self, child: Child) -> Any:
         return self.gather(child)[0]
@@ -234,7 +233,9 @@ class DurableContext(DurableBase):
 
     def _flush(self, call: Call | None) -> None:
         """Store what has to be before anything goes on."""
-        unborn, steps = self._taken(call)
+        self._spawn(*self._taken(call))
+
+    def _spawn(self, unborn: list[tuple[NewChild, Child]], steps: list[NewStep]) -> None:
         try:
             if unborn and any(step.status is StepStatus.FAILED for step in steps):
                 check_failures(steps, self._run(self._asks.store(steps)))
