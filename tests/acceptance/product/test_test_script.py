@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -149,8 +150,8 @@ def test_what_is_slow_and_what_is_nightly_is_run_where_it_is_asked_for(
     (command,) = checkout.pytests()
     assert command.partition("--durations-min=5 ")[2] == f"{chosen}tests/unit"
     assert printed[-1] == f"ends after: {ceiling_s}"
-    quick = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).WITHOUT_SLOW
-    assert (chosen == f"-m {quick} ") == (arguments == "")
+    conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    assert (chosen == f"-m {conftest.WITHOUT_SLOW} ") == (arguments == "")
 
 
 @pytest.mark.parametrize("workflow", ["ci.yml", "nightly.yml"])

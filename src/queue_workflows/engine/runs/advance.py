@@ -43,6 +43,7 @@ from queue_workflows.repositories.runs.outbox import (
     TakenEvent,
 )
 from queue_workflows.repositories.runs.tree import DESCENDANTS
+from queue_workflows.repositories.sql.pipeline_commits import pipeline_ends_at_its_sync
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.document.load import BaseNode, Document, InputNode, SealNode, WorkflowNode
 from queue_workflows.workflow.planning.graph import Graph
@@ -138,7 +139,7 @@ class Advancing:
     def _send_now(self) -> None:
         """Send what is unsent in a pipeline of its own, before something is read that it writes."""
         if self._unsent:
-            with self._tools.connection.pipeline():
+            with pipeline_ends_at_its_sync(self._tools.connection):
                 self.send()
 
     def ask_ahead(self) -> Callable[[], Known]:

@@ -40,6 +40,7 @@ from queue_workflows.repositories.runs.outbox import (
     LockedRun,
     TakenEvent,
 )
+from queue_workflows.repositories.sql.pipeline_commits import pipeline_ends_at_its_sync
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, compiled, find_compiled
@@ -145,7 +146,7 @@ class Dispatcher:
         The driver's own transaction would wait twice more. And only where a pipeline ends does the server
         reckon how long a transaction idles, by which it takes the lock from an orchestrator that was stopped.
         """
-        with self._connection.pipeline():
+        with pipeline_ends_at_its_sync(self._connection):
             self._repository.begin()
             answer = self._repository.lock_and_take(run_id, only=only)
         run, events = answer()
@@ -159,7 +160,7 @@ class Dispatcher:
             acted = self._advancing(run, events)
             self._has_more |= acted is not None and acted.has_put_off
             self.has_ended_runs |= acted is None or acted.has_ended
-        with self._connection.pipeline():
+        with pipeline_ends_at_its_sync(self._connection):
             if acted is not None:
                 acted.send()
             if run is None:
