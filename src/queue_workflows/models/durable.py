@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models import rules
-from queue_workflows.models.base import Base, among, checks, one_of
+from queue_workflows.models.base import Base, among, checks, one_of, store_with
 from queue_workflows.states import JobFamily, StepKind, StepStatus
 
 UNUSABLE_EVENT: Final = {"name": rules.no_text("name")}
@@ -79,3 +79,12 @@ class DurableEvent(Base):
         Index("ix_durable_events_news", "id", postgresql_where=text("is_news")),
         Index("ix_durable_events_emitted_at", "emitted_at"),
     )
+
+
+# Its rows come and go within moments, and each look at what is new passes by those that are gone.
+store_with(
+    DurableEvent,
+    autovacuum_vacuum_cost_delay=0,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=1000,
+)
