@@ -101,7 +101,12 @@ def test_a_device_that_is_given_away_is_not_given_again(bench: Bench) -> None:
     """Until its worker has ended and a look that began after that has seen it free."""
     assert bench.opened() == ["gpu/nvidia0", "gpu/nvidia1"]
     environ = bench.start(bench.slots[0], "w1")
-    assert environ == {"A": "b", "CUDA_VISIBLE_DEVICES": "GPU-0a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert environ == {
+        "A": "b",
+        "CUDA_VISIBLE_DEVICES": "GPU-0a",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "_QWF_ALONE_ON_DEVICE": "1",
+    }
     assert bench.tend(2.0) == ["gpu/nvidia1"]
     assert bench.reports.occupants == {"GPU-0a": "w1"}
     assert not bench.looking.is_hurried

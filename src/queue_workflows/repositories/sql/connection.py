@@ -10,7 +10,6 @@ Only what no retry can mend is said in words of ours: a failed transaction, and 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from queue_workflows import clock as time
 from queue_workflows.repositories.sql.drivers.failures import explained
 from queue_workflows.repositories.sql.drivers.handles import Answer, AsyncHandle, Handle, Params, Rows
 from queue_workflows.repositories.sql.drivers.recognize import asker_of, awaited
