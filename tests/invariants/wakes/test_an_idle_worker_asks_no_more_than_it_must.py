@@ -79,6 +79,11 @@ def test_an_idle_worker_has_one_poll(floor: Floor, proxy: StatementProxy, concur
         until(is_calm, within_s=150)
 
 
+TRANSACTION = "SELECT pg_current_xact_id()::text::bigint"
+# The transaction that asks, and the one that reads the number.
+TWO = 2
+
+
 def test_what_an_idle_worker_asks_is_one_transaction(floor: Floor) -> None:
     """Whatever the guardian has to say and to look at."""
     connection = floor.connection
@@ -88,15 +93,29 @@ def test_what_an_idle_worker_asks_is_one_transaction(floor: Floor) -> None:
     watched = questions.add(jobs.watching([], host_label="h", queue="fetch"))
     seen = look_with(questions, Settings(), chance=lambda: 0.0)
     found = questions.add(jobs.finding("fetch", holds=["host_lock"]))
-    began = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    began = connection.execute(TRANSACTION).fetchone()
     questions.ask()
-    ended = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    ended = connection.execute(TRANSACTION).fetchone()
     nothing = Sweepable(due=False, lapsed=False, lanes=False, news=False)
     assert (others(), watched().control) == (Others(0, 0), None)
     assert found() == Found(queued=False, held=frozenset())
     assert seen() == Seen({"node": nothing, "ingest": nothing}, is_anybody_silent=False)
     assert began is not None
-    assert ended == (began[0] + 2,)
+    assert ended is not None
+    # Numbers are the server's, and others of this run take some: tried until none has.
+    fewest = ended[0] - began[0]
+    for _ in range(200):
+        if fewest <= TWO:
+            break
+        (began,) = connection.execute(TRANSACTION).fetchall()
+        questions.add(heartbeats.beating("w", host_label="h", queue="fetch", pid=7, state="idle"))
+        questions.add(jobs.watching([], host_label="h", queue="fetch"))
+        look_with(questions, Settings(), chance=lambda: 0.0)
+        questions.add(jobs.finding("fetch", holds=["host_lock"]))
+        questions.ask()
+        (ended,) = connection.execute(TRANSACTION).fetchall()
+        fewest = min(fewest, ended[0] - began[0])
+    assert fewest == TWO
 
 
 def test_many_workers_take_turns_to_look(floor: Floor, proxy: StatementProxy) -> None:
