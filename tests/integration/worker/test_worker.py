@@ -7,7 +7,7 @@ import signal
 
 import psutil
 import pytest
-from support.processes.programs import UNSHARE, gone, pid_namespace
+from support.processes.programs import UNKNOWN_ACCOUNT, UNSHARE, gone, mount_namespace, pid_namespace
 from support.processes.workers import SHORT_LEASE, running_worker, until
 from support.rows.jobs import jobs_of
 
@@ -304,6 +304,18 @@ def test_a_process_that_cannot_renew_is_dead_before_its_lease(qwf_dsn, conn, job
             is_alive = worker.poll() is None
             assert not (is_lapsed and is_alive)
         assert worker.poll() == -signal.SIGKILL
+
+
+@mount_namespace
+@pytest.mark.parametrize("at_once", ["1", "4"])
+def test_an_account_without_a_name_or_a_home(qwf_dsn, conn, jobs, at_once):
+    """As a cluster runs a container: a number that no file of accounts knows; it idles first."""
+    options = ("--max-jobs", "1", "--concurrency", at_once)
+    with running_worker(qwf_dsn, *options, prefix=UNKNOWN_ACCOUNT) as worker:
+        until(lambda: a_worker_is(conn, "idle")() or worker.poll() is not None)
+        job = enqueue(jobs, "note")
+        status, said = worker.wait(150), worker.stderr.read()
+    assert (status, jobs.fetch(job).status) == (0, "completed"), said
 
 
 @cold

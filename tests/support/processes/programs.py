@@ -20,6 +20,13 @@ import queue_workflows
 SOURCE = Path(queue_workflows.__file__).parent.parent
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
+_WITHOUT_ACCOUNTS = "for each in passwd nsswitch.conf; do mount --bind /dev/null /etc/$each; done"
+# Runs a command by an account that no file of accounts knows, as some clusters give each namespace its own.
+UNKNOWN_ACCOUNT = (
+    *("unshare", "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user"))),
+    *("sh", "-ec", f'{_WITHOUT_ACCOUNTS}; unset HOME; exec "$@"', "sh"),
+)
+
 # Runs a command without the rights by which root reads any process: to trace, to administer, to measure.
 WITHOUT_TRACING = (
     sys.executable,
@@ -47,14 +54,15 @@ def stuck(seconds):
 """
 
 
-def _may_unshare() -> bool:
-    if shutil.which("unshare") is None:
+def _may(prefix: tuple[str, ...]) -> bool:
+    if shutil.which(prefix[0]) is None:
         return False
-    return subprocess.run([*UNSHARE, "true"], capture_output=True).returncode == 0
+    return subprocess.run([*prefix, "true"], capture_output=True).returncode == 0
 
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the Linux kernel")
-pid_namespace = pytest.mark.skipif(not _may_unshare(), reason="may not make a PID namespace here")
+pid_namespace = pytest.mark.skipif(not _may(UNSHARE), reason="may not make a PID namespace here")
+mount_namespace = pytest.mark.skipif(not _may(UNKNOWN_ACCOUNT), reason="may not make a mount namespace here")
 
 
 def program(text: str) -> list[str]:

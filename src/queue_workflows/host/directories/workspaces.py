@@ -110,7 +110,7 @@ def _targets(share: Mapping[str, str | os.PathLike[str]]) -> dict[str, Path]:
             raise ConfigurationError(
                 f"{link!r:.120} cannot name what is shared", advice="use one plain name, such as `servers`"
             )
-        path = Path(target).expanduser().absolute()
+        path = Path(os.path.expanduser(target)).absolute()
         if not path.exists():
             raise ConfigurationError(
                 f"{path} cannot be shared as {link!r}: it is not there", advice="make it, or correct the path"

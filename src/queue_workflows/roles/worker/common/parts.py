@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -43,7 +44,7 @@ _log = logging.getLogger(__name__)
 # How long a hook may take to end once it is told to.
 _GRACE_S: Final = 10.0
 # Which database it is, and what of it is seen.
-_PLACE: Final = ("host", "hostaddr", "port", "dbname", "user", "service", "options")
+_PLACE: Final = (b"host", b"hostaddr", b"port", b"dbname", b"user", b"service", b"options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,9 @@ class WorkerParts:
 
 def place_of(connection: psycopg.Connection[Any]) -> list[str]:
     """Which database this is and what of it is seen, also by what libpq takes from the environment."""
-    used = connection.info.get_parameters()
-    return [f"{name}={used.get(name)}" for name in _PLACE]
+    # psycopg's own `get_parameters` asks for a home, which the account of a container may not have.
+    used = {each.keyword: each.val for each in connection.pgconn.info}
+    return [f"{name.decode()}={(used.get(name) or b'').decode(errors='replace')}" for name in _PLACE]
 
 
 def _turns_of(
@@ -179,7 +181,7 @@ def _hooks_of(
 
     if not settings.hook_dirs:
         _log.warning("no directories of hooks: set QWF_HOOK_DIRS, or every hook will wait for another worker")
-    dirs = tuple(path.expanduser().absolute() for path in settings.hook_dirs)
+    dirs = tuple(Path(os.path.expanduser(path)).absolute() for path in settings.hook_dirs)
     try:
         plugins_in(dirs)
     except HookError as unreadable:
