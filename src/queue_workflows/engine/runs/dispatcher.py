@@ -117,11 +117,12 @@ class Dispatcher:
                 self._last = last
                 return 1
         self.looks_at = math.inf
-        found, self._after = self._repository.runs_with_events(self._after)
+        with pipeline_ends_at_its_sync(self._connection):
+            answer = self._repository.look(self._after)
+        found, self._after, queued = answer()
         if rests:
             found = [run_id for run_id in found if not self._is_resting(run_id)]
         moved += [run_id for run_id in found if go_on() and self.dispatch(run_id)]
-        queued = self._repository.queued_runs()
         moved += [run_id for run_id in queued if go_on() and self.dispatch(run_id)]
         self._has_more |= len(queued) >= BEGUN_AT_ONCE or not go_on()
         if moved or woken is not Woken.NOT:

@@ -44,6 +44,8 @@ _LONGEST_BATCH_S: Final = 600.0
 STALE_TIMES: Final = 4
 # Busy for so many turns, it need not be woken any more, and writers need not notify.
 _BUSY_TURNS: Final = 20
+# A turn that leaves a run alone counts as so many: ends come faster than they need be heard of.
+_REST_TURNS: Final = 5
 # While a run is left alone that has news, others are looked for so often.
 _DEAF_S: Final = 0.004
 
@@ -157,9 +159,10 @@ class Orchestrator:
         self._reach.answered_at = time.monotonic()
         if self._dispatcher.has_ended_runs:
             self._on_news()
-        if moved or ended or not self._dispatcher.is_around or (rests and self._dispatcher.rest_s):
-            self._busy_turns += 1
-            if self._busy_turns == _BUSY_TURNS:
+        rests = rests and self._dispatcher.rest_s > 0
+        if moved or ended or rests or not self._dispatcher.is_around:
+            before, self._busy_turns = self._busy_turns, self._busy_turns + (_REST_TURNS if rests else 1)
+            if before < _BUSY_TURNS <= self._busy_turns:
                 self._listener.absorb(withdraw=lambda: True)
             return True
         self._busy_turns = 0
