@@ -203,7 +203,7 @@ def test_ends_that_open_nothing_are_taken_together(
     conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A role leaves the run alone for a moment then, but not its neighbours; without `rests` nobody waits."""
-    monkeypatch.setattr(ends_awaited, "LONGEST_REST_S", 3600.0)
+    monkeypatch.setattr(ends_awaited, "LONGEST_REST_S", 360_000.0)
     monkeypatch.setattr(ends_awaited, "_QUICKEST_END_S", 3600.0)
     own = dispatcher(conn)
     wide = [{"id": f"n{at}", "module": "m"} for at in range(8)]

@@ -25,6 +25,8 @@ FEWEST_ENDS: Final = 3
 _QUICKEST_END_S: Final = 0.0002
 # Of the time that all of the ends would take, so that the last of them is seldom waited for.
 _SHARE: Final = 0.7
+# A rest has so many ends in it, or there is none.
+_WORTH: Final = 3
 _MOST_RUNS: Final = 4_096
 
 
@@ -51,12 +53,14 @@ def ends_awaited(graph: Graph, run: RunCounters, rows: Iterable[Counters | None]
 class _Rest:
     """What a run awaits from the batch `at` this moment on: `ends` more at least.
 
-    `counted` was that when all of them were last counted.
+    `counted` was that when all of them were last counted. Where the batch had ends, the time to the next one
+    `is_paced` by them; from what opened their jobs on it is not, as nobody knows when these begin.
     """
 
     ends: int
     counted: int
     at: float
+    is_paced: bool
 
 
 class Rests:
@@ -82,9 +86,14 @@ class Rests:
             counted = before.counted
         if left < FEWEST_ENDS:
             return
-        each_s = _QUICKEST_END_S if before is None or not events else (now - before.at) / events
-        self._rests[run_id] = _Rest(left, counted, now)
-        self._until[run_id] = now + min(_SHARE * left * each_s, LONGEST_REST_S)
+        each_s = _QUICKEST_END_S
+        if before is not None and before.is_paced and is_same and events:
+            each_s = (now - before.at) / events
+        self._rests[run_id] = _Rest(left, counted, now, is_paced=is_same and events > 0)
+        rest_s = min(_SHARE * left * each_s, LONGEST_REST_S)
+        # Ends that come one by one are counted as they come.
+        if rest_s > _WORTH * each_s:
+            self._until[run_id] = now + rest_s
         if len(self._rests) > _MOST_RUNS:
             self.forget(next(iter(self._rests)))
 

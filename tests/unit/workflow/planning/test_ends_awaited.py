@@ -45,23 +45,30 @@ def test_the_fewest_ends_that_anything_follows_from(
 
 
 def test_a_run_is_left_alone_for_less_than_its_ends_take() -> None:
-    """By what they took before; never for long, and not where few are left."""
+    """By what they took before; never for long, and not where few are left or they come one by one."""
     rests, asked = Rests(), list[int]()
 
     def counted(ends: int) -> int:
         asked.append(ends)
         return ends
 
-    rests.acted(RUN, 1, lambda: counted(40), now=10.0, is_same=False)
-    assert 10.0 < (first := rests.ends_at(10.0)) <= 10.0 + 40 * 0.0002
-    assert (rests.is_resting(RUN, 10.0), rests.is_resting(RUN, first)) == (True, False)
-    # Ten took 10 ms; the thirty that are left need not be counted, as nothing else has changed.
-    rests.acted(RUN, 10, lambda: counted(30), now=10.010, is_same=True)
-    assert rests.ends_at(10.010) == pytest.approx(10.010 + LONGEST_REST_S)
-    rests.acted(RUN, 20, lambda: counted(10), now=10.030, is_same=True)
-    assert rests.ends_at(10.030) == pytest.approx(10.037)
-    rests.acted(RUN, 8, lambda: counted(2), now=10.040, is_same=True)
-    assert (rests.ends_at(10.040), asked) == (math.inf, [40, 10, 2])
-    rests.acted(RUN, 1, lambda: counted(40), now=11.0, is_same=False)
+    rests.acted(RUN, 1, lambda: counted(40), now=1.0, is_same=False)
+    assert 1.0 < (first := rests.ends_at(1.0)) <= 1.0 + 40 * 0.0002
+    assert (rests.is_resting(RUN, 1.0), rests.is_resting(RUN, first)) == (True, False)
+    # When the first job began is not known; what is left need not be counted, as nothing else has changed.
+    rests.acted(RUN, 10, lambda: counted(30), now=2.0, is_same=True)
+    assert 2.0 < rests.ends_at(2.0) <= 2.0 + 30 * 0.0002
+    rests.acted(RUN, 10, lambda: counted(20), now=2.010, is_same=True)
+    assert 2.010 + 10 * 0.001 < rests.ends_at(2.010) <= 2.010 + 20 * 0.001
+    rests.acted(RUN, 10, lambda: counted(10), now=2.030, is_same=True)
+    assert 2.030 + 5 * 0.002 < rests.ends_at(2.030) <= 2.030 + LONGEST_REST_S
+    rests.acted(RUN, 8, lambda: counted(2), now=2.039, is_same=True)
+    assert (rests.ends_at(2.039), asked) == (math.inf, [40, 10, 2])
+    rests.acted(RUN, 1, lambda: counted(40), now=3.0, is_same=False)
+    for now in (3.1, 3.2):
+        rests.acted(RUN, 1, lambda: counted(38), now=now, is_same=True)
+    assert not rests.is_resting(RUN, 3.2)
+    rests.acted(RUN, 0, lambda: counted(40), now=4.0, is_same=False)
+    assert rests.is_resting(RUN, 4.0)
     rests.forget(RUN)
-    assert not rests.is_resting(RUN, 11.0)
+    assert not rests.is_resting(RUN, 4.0)
