@@ -116,8 +116,7 @@ def durable(connection: psycopg.Connection[Any]) -> None:
 
 def dispatched(connection: psycopg.Connection[Any]) -> None:
     runs, nodes = DispatchRepository(connection), WorkflowNodeRepository(connection)
-    runs.runs_with_events(RUN)
-    runs.queued_runs()
+    runs.look(RUN)()
     runs.lock_and_take(RUN)()
     nodes.read(RUN, ["a"])
     nodes.write(RUN, [Counters("a", NodeState.ACTIVE)], [])

@@ -19,6 +19,7 @@ from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.outbox import BEGUN_AT_ONCE, EVENTS_AT_ONCE
 from queue_workflows.roles.orchestrator.orchestrator import Orchestrator
+from queue_workflows.workflow.planning import ends_awaited
 
 CHAIN = {"nodes": [{"id": "a", "module": "m"}, {"id": "b", "module": "m", "depends_on": ["a"]}]}
 
@@ -196,3 +197,29 @@ def test_a_full_batch_may_have_left_something(conn: psycopg.Connection) -> None:
     assert (own.turn(), own.has_more) == (BEGUN_AT_ONCE, True)
     settle(own)
     assert not own.has_more
+
+
+def test_ends_that_open_nothing_are_taken_together(
+    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A role leaves the run alone for a moment then, but not its neighbours; without `rests` nobody waits."""
+    monkeypatch.setattr(ends_awaited, "LONGEST_REST_S", 360_000.0)
+    monkeypatch.setattr(ends_awaited, "_QUICKEST_END_S", 3600.0)
+    own = dispatcher(conn)
+    wide = [{"id": f"n{at}", "module": "m"} for at in range(8)]
+    last = {"id": "z", "module": "m", "depends_on": [node["id"] for node in wide]}
+    run_id = start(conn, {"nodes": [*wide, last]})
+    assert own.turn(rests=True) == 1
+    assert own.rest_s > 0
+    for _ in range(2):
+        assert work(conn, lambda _: {}, limit=1) == 1
+        assert own.turn(rests=True) == own.turn(rests=True, woken=Woken.ONCE) == 0
+    start(conn, CHAIN)
+    assert own.turn(rests=True) == 1
+    assert own.turn() == 1
+    left = "SELECT parents_left FROM workflow_nodes WHERE run_id = %s AND node_id = 'z'"
+    assert conn.execute(left, [run_id]).fetchone() == (6,)
+    # What is left of the eight is done with the chain's job, and then the end of the run is at hand.
+    assert work(conn, lambda _: {}) == 7
+    assert own.turn() == 2
+    assert own.rest_s == 0

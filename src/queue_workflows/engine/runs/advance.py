@@ -46,6 +46,7 @@ from queue_workflows.repositories.runs.tree import DESCENDANTS
 from queue_workflows.repositories.sql.pipeline_commits import pipeline_ends_at_its_sync
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.document.load import BaseNode, Document, InputNode, SealNode, WorkflowNode
+from queue_workflows.workflow.planning.ends_awaited import ends_awaited
 from queue_workflows.workflow.planning.graph import Graph
 from queue_workflows.workflow.planning.plan import advance
 from queue_workflows.workflow.planning.progress import (
@@ -103,7 +104,7 @@ class Advancing:
         # Statements with unused rows; they go together, at the end or before what they write is read.
         self._unsent: list[Callable[[], None]] = []
         self._cancel_reason: str | None = None
-        self.has_put_off = self.has_ended = False
+        self.has_put_off = self.has_ended = self.has_followed = False
         self._nodes_room, self._rows_room = NODES_AT_ONCE, ROWS_AT_ONCE
 
     def act(self, events: Sequence[TakenEvent]) -> None:
@@ -112,7 +113,7 @@ class Advancing:
         planned = [*begun, *self._planned(events)]
         self._step = advance(self._graph, self._run.counters, planned, self._look)
         while self._settle():
-            pass
+            self.has_followed = True
         for event in events:
             if event.kind == "input_submitted":
                 self._parking.answer(event.payload["submission_id"])
@@ -160,6 +161,10 @@ class Advancing:
             return self._known
 
         return known
+
+    def ends_awaited(self, known: Known) -> int:
+        """How many jobs must end before anything follows, as far as the nodes are `known` by now."""
+        return ends_awaited(self._graph, self._step.run, known.values())
 
     def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
         """The events as the planner takes them; ends of one node and kind as one.

@@ -26,7 +26,7 @@ from queue_workflows.engine import telemetry
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.advance import Advancing
 from queue_workflows.engine.runs.close_run import give_up
-from queue_workflows.engine.runs.node_cache import KeptNodes
+from queue_workflows.engine.runs.node_cache import KeptNodes, Known
 from queue_workflows.engine.runs.parked_inputs import Parking
 from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.engine.runs.tree import RunTree
@@ -44,6 +44,7 @@ from queue_workflows.repositories.sql.pipeline_commits import pipeline_ends_at_i
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, compiled, find_compiled
+from queue_workflows.workflow.planning.ends_awaited import Rests
 from queue_workflows.workflow.planning.graph import graph_of
 from queue_workflows.workflow.references.references import HostFailed, HostRefs
 
@@ -82,6 +83,7 @@ class Dispatcher:
         )
         self._repository = self._tools.events
         self._kept = KeptNodes()
+        self._rests = Rests()
         self._after = NO_RUN
         self._last: UUID | None = None
         self._has_more = False
@@ -90,8 +92,13 @@ class Dispatcher:
         # Whether the last turn has ended a run, of which its hooks are to hear.
         self.has_ended_runs = False
 
-    def turn(self, go_on: Callable[[], bool] = lambda: True, *, woken: Woken = Woken.NOT) -> int:
+    def turn(
+        self, go_on: Callable[[], bool] = lambda: True, *, woken: Woken = Woken.NOT, rests: bool = False
+    ) -> int:
         """Give each run that has something to do one batch, in turn; how many did something.
+
+        With `rests` a run is left alone for a moment from which nothing can follow yet: the caller waits for
+        `rest_s`, and comes again.
 
         `go_on` is asked between two runs. A caller that was `woken` was so most likely by the run that moved
         last, if only one did: that is tried before anything is looked for. If it moves and the wake was the
@@ -101,7 +108,8 @@ class Dispatcher:
         """
         last, self._last, self._has_more = self._last, None, False
         self.has_ended_runs = False
-        moved = [last] if woken is not Woken.NOT and last is not None and self.dispatch(last) else []
+        is_tried = woken is not Woken.NOT and last is not None and not (rests and self._is_resting(last))
+        moved = [last] if is_tried and last is not None and self.dispatch(last) else []
         if moved and woken is Woken.ONCE and not self.has_more:
             now = time.monotonic()
             self.looks_at = min(self.looks_at, now + LOOK_WITHIN_S)
@@ -109,9 +117,12 @@ class Dispatcher:
                 self._last = last
                 return 1
         self.looks_at = math.inf
-        found, self._after = self._repository.runs_with_events(self._after)
+        with pipeline_ends_at_its_sync(self._connection):
+            answer = self._repository.look(self._after)
+        found, self._after, queued = answer()
+        if rests:
+            found = [run_id for run_id in found if not self._is_resting(run_id)]
         moved += [run_id for run_id in found if go_on() and self.dispatch(run_id)]
-        queued = self._repository.queued_runs()
         moved += [run_id for run_id in queued if go_on() and self.dispatch(run_id)]
         self._has_more |= len(queued) >= BEGUN_AT_ONCE or not go_on()
         if moved or woken is not Woken.NOT:
@@ -123,6 +134,16 @@ class Dispatcher:
     def has_more(self) -> bool:
         """Whether the last turn may have left something that was there when it began."""
         return self._has_more or not self.is_around
+
+    @property
+    def rest_s(self) -> float:
+        """How long the first of the runs that are left alone may be; 0 if none is."""
+        now = time.monotonic()
+        until = self._rests.ends_at(now)
+        return 0.0 if until == math.inf else until - now
+
+    def _is_resting(self, run_id: UUID) -> bool:
+        return self._rests.is_resting(run_id, time.monotonic())
 
     @property
     def is_around(self) -> bool:
@@ -168,9 +189,18 @@ class Dispatcher:
             else:
                 self._repository.commit()
             known = None if acted is None else acted.ask_ahead()
-        if run is not None and known is not None:
-            self._kept.keep(run.id, run.next_version, known())
+        if run is not None and acted is not None and known is not None:
+            nodes = known()
+            self._kept.keep(run.id, run.next_version, nodes)
+            self._rest(run, acted, len(events), nodes)
         return bool(events) or acted is not None
+
+    def _rest(self, run: LockedRun, acted: Advancing, events: int, nodes: Known) -> None:
+        if acted.has_ended or acted.has_put_off:
+            self._rests.forget(run.id)
+            return
+        awaited, is_same = partial(acted.ends_awaited, nodes), not acted.has_followed
+        self._rests.acted(run.id, events, awaited, now=time.monotonic(), is_same=is_same)
 
     def _advancing(self, run: LockedRun, events: list[TakenEvent]) -> Advancing | None:
         """What follows from the events; None where a run is given up that nobody can read."""

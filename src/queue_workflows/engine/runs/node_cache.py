@@ -15,7 +15,7 @@ from queue_workflows.states import NODE_OVER
 from queue_workflows.workflow.planning.progress import Counters
 
 MOST_NODES: Final = 20_000
-_MOST_RUNS: Final = 256
+_MOST_RUNS: Final = 4_096
 
 # By node; None is known to have no row.
 Known = dict[str, Counters | None]

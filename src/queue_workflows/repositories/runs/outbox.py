@@ -314,15 +314,21 @@ class DispatchRepository:
         """Take it back, in a pipeline."""
         self._sql.send(ROLLBACK, {})
 
-    def runs_with_events(self, after: uuid.UUID) -> tuple[list[uuid.UUID], uuid.UUID]:
-        """Runs behind `after` that have something to do, and where to go on; `NO_RUN` is the beginning."""
-        rows = self._sql.rows(FIND_RUNS, {"after": after})
-        following = rows[-1][0] if len(rows) == RUNS_AT_ONCE else NO_RUN
-        return [run_id for run_id, is_due in rows if is_due], following
+    def look(self, after: uuid.UUID) -> Callable[[], tuple[list[uuid.UUID], uuid.UUID, list[uuid.UUID]]]:
+        """Runs behind `after` that have something to do, where to go on, and the next runs to begin.
 
-    def queued_runs(self) -> list[uuid.UUID]:
-        """The next runs to begin, in their order."""
-        return [run_id for (run_id,) in self._sql.rows(FIND_QUEUED, {})]
+        Where to go on is `NO_RUN` at the beginning; the runs to begin are in their order. To be called in a
+        pipeline; what it returns gives the answer when that has ended.
+        """
+        with_events = self._sql.ask(FIND_RUNS, {"after": after})
+        queued = self._sql.ask(FIND_QUEUED, {})
+
+        def answer() -> tuple[list[uuid.UUID], uuid.UUID, list[uuid.UUID]]:
+            rows = with_events()
+            following = rows[-1][0] if len(rows) == RUNS_AT_ONCE else NO_RUN
+            return [run_id for run_id, is_due in rows if is_due], following, [row[0] for row in queued()]
+
+        return answer
 
     def lock(self, run_id: uuid.UUID) -> LockedRun | None:
         """Lock a run of ours until the transaction ends; None if another one has it, or it is gone."""

@@ -44,6 +44,10 @@ _LONGEST_BATCH_S: Final = 600.0
 STALE_TIMES: Final = 4
 # Busy for so many turns, it need not be woken any more, and writers need not notify.
 _BUSY_TURNS: Final = 20
+# A turn that leaves a run alone counts as so many: ends come faster than they need be heard of.
+_REST_TURNS: Final = 5
+# While a run is left alone that has news, others are looked for so often.
+_DEAF_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Orchestrator:
         while not self._halt.urgency:
             self._main_at = time.monotonic()
             try:
-                busy = self._turn()
+                busy = self._turn(rests=not once)
             except DATABASE_AWAY as exc:
                 if once:
                     raise
@@ -104,7 +108,10 @@ class Orchestrator:
                 continue
             if busy:
                 self._look_pace.found(self._main_at)
-            if busy and not once and self._may_rest():
+            if not once and (rest_s := self._rest_s()):
+                # As deaf as it may be: each end would wake it, and nothing follows from that.
+                time.sleep(min(rest_s, _DEAF_S))
+            elif busy and not once and self._may_rest():
                 self._idle()
             elif busy:
                 is_last = False
@@ -135,7 +142,7 @@ class Orchestrator:
             obstacle=self._reach.obstacle,
         )
 
-    def _turn(self) -> bool:
+    def _turn(self, *, rests: bool) -> bool:
         """One batch for each run that has something to do, and the upkeep when due; false if nothing was."""
         connection = self._reach.connected()
         if self._dispatcher is None:
@@ -146,15 +153,16 @@ class Orchestrator:
             # A wake leads straight to a run.
             woken, self._woken = self._woken, Woken.NOT
             self._is_at_a_run = woken is not Woken.NOT
-            moved = self._dispatcher.turn(self._goes_on, woken=woken)
+            moved = self._dispatcher.turn(self._goes_on, woken=woken, rests=rests)
         finally:
             self._is_at_a_run = False
         self._reach.answered_at = time.monotonic()
         if self._dispatcher.has_ended_runs:
             self._on_news()
-        if moved or ended or not self._dispatcher.is_around:
-            self._busy_turns += 1
-            if self._busy_turns == _BUSY_TURNS:
+        rests = rests and self._dispatcher.rest_s > 0
+        if moved or ended or rests or not self._dispatcher.is_around:
+            before, self._busy_turns = self._busy_turns, self._busy_turns + (_REST_TURNS if rests else 1)
+            if before < _BUSY_TURNS <= self._busy_turns:
                 self._listener.absorb(withdraw=lambda: True)
             return True
         self._busy_turns = 0
@@ -164,6 +172,11 @@ class Orchestrator:
         """Whether what came while we were busy has sent a wake, so that it need not be looked for."""
         has_more = self._dispatcher is None or self._dispatcher.has_more
         return self._listener.is_wanted(WAKE) and not has_more
+
+    def _rest_s(self) -> float:
+        """How long there is nothing to do for a run that has news; 0 if there is none, or more to do."""
+        dispatcher = self._dispatcher
+        return 0.0 if dispatcher is None or dispatcher.has_more else dispatcher.rest_s
 
     def _goes_on(self) -> bool:
         self._main_at, self._is_at_a_run = time.monotonic(), True
