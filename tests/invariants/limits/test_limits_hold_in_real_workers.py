@@ -109,7 +109,7 @@ def test_a_drain_leaves_no_lane(conn: psycopg.Connection, qwf_dsn: str, concurre
     assert counted(conn) == {"completed": 240}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seconds", "each"),
     [pytest.param(10, 40, marks=pytest.mark.slow), pytest.param(30, 90, marks=pytest.mark.nightly)],
@@ -211,7 +211,7 @@ def test_a_key_of_cap_one_goes_from_worker_to_worker(conn: psycopg.Connection, q
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_what_may_not_run_costs_a_job_behind_it_nothing(conn: psycopg.Connection, qwf_dsn: str) -> None:
     """Full limits in their lanes and dates to come cost nothing, not even the first job behind them.
 
