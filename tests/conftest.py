@@ -147,3 +147,12 @@ def nothing_of_this_run_outside(tmp_path_factory: pytest.TempPathFactory) -> Ite
 def cold_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process of `qwf` that the test starts is a new interpreter, as it is for a user."""
     monkeypatch.setenv(COLD, "1")
+
+
+@pytest.fixture(scope="module")
+def qwf_dsn(qwf_dsn: str) -> Iterator[str]:
+    """As the plugin gives it, without sessions that are kept when it is dropped."""
+    from support.connections.kept import close_kept
+
+    yield qwf_dsn
+    close_kept()

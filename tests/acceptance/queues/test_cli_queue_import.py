@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.rows.schemas import qwf_environment, until
 
@@ -27,7 +28,7 @@ AWAY = "postgresql://nobody@127.0.0.1:1/nowhere"
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs")
         yield connection
 

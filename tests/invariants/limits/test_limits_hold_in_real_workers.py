@@ -15,6 +15,7 @@ from random import Random
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.rows.claim_sessions import CLEAR_LIMITS, cap
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -27,7 +28,7 @@ TASKS = {"QWF_APP": "support.tasks.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, empty tables, no limits, no rates."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}, rate_limits")
         yield connection
 
