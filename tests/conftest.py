@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from support.suite.order import rank
 from support.suite.processor_use import STAT, ProcessorUse
+from support.suite.run_report import NAME, RunReport, line_writer
 from support.suite.time_limits import TimeLimits
 from support.suite.warm_starts import COLD
 
@@ -58,8 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == WITHOUT_SLOW:
         hypothesis.settings.load_profile("a quarter")
     config.pluginmanager.register(TimeLimits(config), "suite_time_limits")
-    if getattr(config.option, "numprocesses", None) and STAT.exists():
-        config.pluginmanager.register(ProcessorUse(), "suite_processor_use")
+    if getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(RunReport(line_writer(config)), NAME)
+        if STAT.exists():
+            config.pluginmanager.register(ProcessorUse(), "suite_processor_use")
     if not hasattr(config, "workerinput"):
         from support.servers.places import remove_left_behind
 
@@ -144,3 +147,12 @@ def nothing_of_this_run_outside(tmp_path_factory: pytest.TempPathFactory) -> Ite
 def cold_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process of `qwf` that the test starts is a new interpreter, as it is for a user."""
     monkeypatch.setenv(COLD, "1")
+
+
+@pytest.fixture(scope="module")
+def qwf_dsn(qwf_dsn: str) -> Iterator[str]:
+    """As the plugin gives it, without sessions that are kept when it is dropped."""
+    from support.connections.kept import close_kept
+
+    yield qwf_dsn
+    close_kept()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
 from support.servers.browsed_page import BrowsedPage, browsed_page
 
@@ -36,7 +37,7 @@ def tabs(browser: Browser) -> Iterator[Tabs]:
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A test's own hands in the database, whose tables are empty."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

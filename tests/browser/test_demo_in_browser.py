@@ -11,7 +11,7 @@ from support.processes.embedded_users import unset_environment
 from support.processes.programs import Running
 from support.servers.browsed_page import CONFIRM
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 PATIENCE_MS = 300_000
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.roles import Roles, least_privilege
 from support.servers.places import passable_directory
@@ -18,7 +19,7 @@ from queue_workflows.repositories import IngestJobRepository
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands on empty tables; the workers see its every statement at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.servers.statement_proxy import StatementProxy
 from support.stages.floor import Floor
@@ -16,7 +16,7 @@ from support.stages.ledger import Ledger
 @pytest.fixture
 def floor(qwf_dsn: str, tmp_path: Path) -> Iterator[Floor]:
     """Empty tables, an empty ledger, and a connection whose every statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Floor(qwf_dsn, connection, Ledger(tmp_path))
 

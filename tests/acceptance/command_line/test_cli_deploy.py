@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.programs import environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
 
@@ -104,7 +105,7 @@ class Shop:
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE schedules, app_declarations, limit_declarations")
         yield connection
 

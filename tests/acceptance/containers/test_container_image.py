@@ -50,7 +50,7 @@ def look(reason):
 }
 GREETING = {"name": "greeting", "nodes": [{"id": "greet", "module": "greet", "inputs": {"name": "you"}}]}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
         *fitting,
         f"{wheel}[web]",
     ]
-    fetched = subprocess.run(fetch, capture_output=True, text=True, timeout=600)
+    fetched = subprocess.run(fetch, capture_output=True, text=True, timeout=300)
     if fetched.returncode:
         missing(f"what the wheel depends on could not be fetched: {fetched.stderr[-500:]}")
     for name in (DEBIAN, DISTROLESS):

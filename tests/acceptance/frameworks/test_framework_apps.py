@@ -18,7 +18,7 @@ from support.processes.programs import Running
 from support.processes.workers import patiently
 from support.servers.cluster import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ORDER = {"item": "map", "email": "ada@example.org"}
 

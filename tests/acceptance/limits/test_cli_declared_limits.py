@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import running_scheduler, running_worker, until
 from support.rows.claim_sessions import cap, hand
@@ -27,7 +28,7 @@ LATER_S = 86_400
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit; nothing is declared or set."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(EMPTY_LIMITS)
         yield connection
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.rows.jobs import CLEAR
 
@@ -17,7 +18,7 @@ from queue_workflows.views import audit
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """An empty log, but for five acts."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         for actor, action, kind, subject, reason in (
             ("ann", "job.cancel", "ingest job", "7", "twice"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.rows.jobs import CLEAR
 
@@ -23,7 +24,7 @@ Qwf = Callable[..., Said]
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR + "; TRUNCATE machines, binaries CASCADE")
         yield connection
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import dispatcher, settle
@@ -22,7 +23,7 @@ from queue_workflows.repositories.jobs.hooks import HookJobRepository
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

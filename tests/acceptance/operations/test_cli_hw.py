@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.processes.vendor_tools import uuid_of
 from support.rows.jobs import CLEAR_WITH_WORKERS, jobs_of
@@ -57,7 +58,7 @@ READING: dict[str, Any] = {
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(
             CLEAR_WITH_WORKERS + "; TRUNCATE worker_control, host_hardware, host_hardware_history, audit_log"
         )

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.programs import Running
 from support.processes.workers import patiently, running_scheduler, worker_environment
@@ -28,7 +29,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 def connection(qwf_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
     """Two schedules; the commands find their database in the environment."""
     monkeypatch.setenv("QWF_DB_URL", qwf_dsn)
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR + "; TRUNCATE schedules")
         schedules = ScheduleRepository(connection)
         schedules.upsert(

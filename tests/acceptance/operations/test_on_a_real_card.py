@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.supervised import HOST, Supervised
 from support.processes.workers import patiently, until
@@ -108,7 +109,7 @@ def used_mb() -> int:
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as conn:
+    with own_connection(qwf_dsn) as conn:
         conn.execute("TRUNCATE worker_heartbeats, audit_log")
         yield conn
 

@@ -17,7 +17,7 @@ from support.servers.site import FEED, WORDS, paper, picture, song
 from support.stages.plugin_suite import BOAT, FEW_HOOKS, PLUGINS, PluginSuite
 from support.stages.printed import colours_of, text_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Of the hooks of one page, by plugin and number, what each says that it came to.
 RESULTS = {

@@ -9,7 +9,7 @@ import pytest
 from support.processes.workers import until
 from support.stages.plugin_suite import FEW_HOOKS, LISTENERS, PluginSuite
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from support.processes.workers import until
 from support.stages.plugin_suite import BOAT, FEW_HOOKS, LISTENERS, PluginSuite
 from support.stages.printed import colours_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it.
 # At the second and the fourth it is by night.

@@ -125,7 +125,7 @@ def test_what_cannot_be_measured_is_said_in_a_line(arguments: list[str], said: s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("script", "names"),
     [

@@ -43,7 +43,7 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_a_short_attack_breaks_no_promise(tmp_path: Path) -> None:
     """Some histories, each from its seed: nothing is lost, doubled, exceeded or left."""
     without = [word for name in KNOWN for word in ("--without", name)]

@@ -11,6 +11,7 @@ from typing import Final
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import worker_command, worker_environment
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, settle, start
@@ -49,7 +50,7 @@ def followed(dsn: str, out: Path, *options: str, jobs: int, looks: int = 3) -> s
 @pytest.fixture
 def ready(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -135,8 +135,8 @@ def test_some_processes_for_each_processor_share_the_tests(
 @pytest.mark.parametrize(
     ("arguments", "chosen", "ceiling_s"),
     [
-        ("", "-m not slow and not nightly ", 3600),
-        ("--all", "-m not nightly ", 7200),
+        ("", "-m not slow and not nightly ", 2400),
+        ("--all", "-m not nightly ", 4500),
         ("--nightly", "", 14400),
         ("--all --nightly", "", 14400),
         ("--nightly --all", "", 14400),

@@ -88,6 +88,7 @@ def test_a_whole_run_has_a_ceiling(tmp_path: Path, processes: list[str]) -> None
     if processes:
         assert "the run took longer than QWF_TEST_CEILING_S=15 seconds" in said
         assert "2 failed" in said
+        assert re.search(r"running: test_(first|second).py::test_\1 for \d+ s, test_", said)
 
 
 @pytest.mark.slow

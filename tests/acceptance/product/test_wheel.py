@@ -22,7 +22,7 @@ from support.processes.pythons import SUPPORTED, find_python
 from support.rows.revisions import HEAD
 from support.rows.roles import Roles, least_privilege
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = ROOT / "alembic" / "engine" / "versions"
@@ -30,7 +30,7 @@ HOST_APP = ROOT / "tests" / "support" / "host_app"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
 # What is imported is compiled then; most of it never is.
 INSTALL = ("install", "--no-compile")
-INSTALL_TIMEOUT_S = 600
+INSTALL_TIMEOUT_S = 300
 
 # A step of the host app each, in a process of its own, as the user of its own that QWF_DB_URL names.
 ENQUEUE = """

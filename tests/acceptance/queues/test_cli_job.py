@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
@@ -21,7 +22,7 @@ from support.rows.schemas import qwf_environment, start_qwf
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

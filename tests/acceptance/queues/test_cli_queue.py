@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.plans import explain
@@ -23,7 +24,7 @@ from queue_workflows.repositories.reports.queue_statistics import StatisticsRepo
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

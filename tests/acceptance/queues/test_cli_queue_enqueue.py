@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 
 from queue_workflows.engine.registry.tasks import current_tasks, register_ingest_task
@@ -16,7 +17,7 @@ from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs")
         yield connection
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.rows.schemas import qwf_environment, until
 
@@ -27,7 +28,7 @@ AWAY = "postgresql://nobody@127.0.0.1:1/nowhere"
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs")
         yield connection
 
@@ -428,13 +429,13 @@ def peak_mb(dsn: str, *options: str, lines: Iterator[str]) -> tuple[dict[str, An
     assert process.stdin
     for one in lines:
         process.stdin.write(one)
-    out, err = process.communicate(timeout=1200)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     return json.loads(out), int(err.splitlines()[-1]) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_many_lines_take_the_memory_of_a_few(qwf_dsn, conn):
     """And so does a line without an end."""
     few, small = peak_mb(qwf_dsn, lines=(f"{long_line(number)}\n" for number in range(10_000)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.rows.jobs import CLEAR, Jobs
 
@@ -25,7 +26,7 @@ VALUES ('page', 'fetch', 'completed', 1, 'w', now()), ('page', 'fetch', 'cancell
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         connection.execute(FILL)
         yield connection

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.workers import running_orchestrator, until
 from support.rows.jobs import CLEAR_WITH_WORKERS, ending
@@ -56,7 +57,7 @@ class Asker:
 @pytest.fixture
 def asker(qwf_dsn: str) -> Iterator[Asker]:
     """Empty tables, no worker and no orchestrator."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Asker(connection, qwf_dsn)
 

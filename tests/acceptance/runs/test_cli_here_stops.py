@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from support.connections.kept import own_connection
 from support.processes.embedded_users import alive, processes_below, unset_environment, until
 from support.processes.workers import worker_environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -51,7 +52,7 @@ def waits(place: Path, *, module: str = "deaf") -> None:
 @pytest.fixture
 def place(directory: Path, qwf_dsn: str) -> Iterator[Path]:
     """A directory with a hook and a workflow that go on for ever; at its end nothing may run there."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
     put(directory, "a/on_Page__10_a.sh", *DEAF)
     waits(directory)

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import Said, qwf_here
 from support.rows.jobs import CLEAR
 from support.rows.plans import explain, rows_read
@@ -31,7 +32,7 @@ SHORT: dict[str, Any] = {"name": "chain", "nodes": CHAIN["nodes"][:1]}
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.embedded_users import processes_below, unset_environment, until
 from support.processes.workers import running_orchestrator, running_worker, worker_environment
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -39,7 +40,7 @@ nodes:
 @pytest.fixture
 def place(tmp_path: Path, qwf_dsn: str) -> Iterator[Path]:
     """A directory in which the commands run, with a film and an empty database; nothing may be left in it."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "film.yaml").write_text(FILM, encoding="utf-8")

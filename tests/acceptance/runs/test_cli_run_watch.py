@@ -20,6 +20,7 @@ from typing import Any
 import click
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.workers import running_orchestrator, running_worker
 from support.rows.jobs import CLEAR
@@ -50,7 +51,7 @@ UP = re.compile(r"\x1b\[\d+F")
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR, Jobs
 from support.rows.schemas import blocked, holding, until
 
@@ -25,7 +25,7 @@ NEWER = """UPDATE ingest_jobs SET errors = (errors - 0) || '[{"kind": "newer"}]'
 
 @pytest.fixture
 def jobs(qwf_dsn: str) -> Iterator[Jobs]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Jobs("ingest", connection)
 

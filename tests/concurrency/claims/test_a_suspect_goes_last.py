@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR, Jobs
 from support.rows.schemas import holding
 
@@ -24,7 +24,7 @@ LOCK = "SELECT FROM workflow_node_jobs WHERE id = {} FOR UPDATE"
 
 @pytest.fixture
 def jobs(qwf_dsn: str) -> Iterator[Jobs]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Jobs("node", connection)
 

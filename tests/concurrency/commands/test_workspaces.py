@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.programs import Running, environment, linux_only, program
 from support.processes.workers import until
 from support.rows.jobs import CLEAR
@@ -38,7 +39,7 @@ pytestmark = linux_only
 
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.threads import together
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -24,7 +25,7 @@ from queue_workflows.repositories.jobs.hooks import HookJobRepository
 
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         made = Stage(qwf_dsn, connection, tmp_path)
         made.plugins.mkdir()

@@ -7,6 +7,7 @@ from enum import Enum
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many
 from queue_workflows.errors import ConfigurationError, DatabaseError, PayloadError
@@ -33,7 +34,7 @@ class Level(int, Enum):
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """In autocommit, on an empty table."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs")
         yield connection
         connection.execute("DROP TRIGGER IF EXISTS meddle ON ingest_jobs")

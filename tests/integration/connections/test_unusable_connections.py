@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from support.connections.kept import own_connection
 from support.connections.kinds import KINDS, Brought, Django, url
 from support.connections.writing import WRITING, Stage, everything
 
@@ -192,10 +193,10 @@ def test_a_database_without_the_schema(kind: type[Brought], qwf_new_database: An
 def other_dsn(qwf_dsn: str, qwf_template: str) -> Iterator[str]:
     """Another database with the schema, which no fixture of ours has made."""
     name = f"{conninfo_to_dict(qwf_dsn)['dbname']}_other"
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{qwf_template}"')
     yield make_conninfo(qwf_dsn, dbname=name)
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 

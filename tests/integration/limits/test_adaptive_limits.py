@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.limited_jobs import LimitedJobs
 from support.stages.declaring import EMPTY_LIMITS, cap, declare, rule
 
@@ -25,7 +26,7 @@ FOREVER = 86_400
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit; nothing is declared or set."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(EMPTY_LIMITS)
         yield connection
 

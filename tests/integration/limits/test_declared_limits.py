@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.stages.declaring import EMPTY_LIMITS, cap, rule
 
 from queue_workflows.engine.registry.declared import LimitDeclaring
@@ -20,7 +21,7 @@ from queue_workflows.settings.declared_limits import Adaptive, Rate, declared_li
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit; nothing is declared or set."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(EMPTY_LIMITS)
         yield connection
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from contextvars import Context
 from typing import Any
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.threads import together
 from support.processes.workers import until
 from support.rows.claimed_jobs import ingest_job, node_job
@@ -35,7 +35,7 @@ def jobs(qwf_dsn: str) -> Iterator[LimitedJobs]:
 @pytest.fixture
 def others(qwf_dsn: str, jobs: LimitedJobs) -> Iterator[LimitedJobs]:
     """The jobs of another process."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         yield LimitedJobs(connection, worker="host:fetch:2")
 
 

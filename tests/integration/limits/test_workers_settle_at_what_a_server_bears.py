@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.servers.polite_tasks import CEILING
@@ -26,7 +27,7 @@ reset_config()
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit; nothing is declared, set or enqueued."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f"{CLEAR_WITH_WORKERS}; {EMPTY_LIMITS}")
         yield connection
 

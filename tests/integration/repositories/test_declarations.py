@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 
 from queue_workflows.engine.schedules.declared import DeclaredSchedules
 from queue_workflows.engine.schedules.publish import Declaring
@@ -18,7 +19,7 @@ from queue_workflows.repositories.schedules.schedules import checked_words, stat
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A scheduler's connection, and no schedule."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE schedules")
         yield connection
 

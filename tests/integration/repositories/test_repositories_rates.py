@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.connections.kept import own_connection
 from support.processes.threads import together
 from support.reference.examples import examples
 from support.rows.plans import explain
@@ -23,7 +24,7 @@ from queue_workflows.repositories.limits.rates import Rule, Taken
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE rate_limits, audit_log")
         yield connection
 

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.plans import explain
 from support.rows.run_rows import RunRows
@@ -39,7 +39,7 @@ class Rows(RunRows):
 @pytest.fixture
 def rows(qwf_dsn: str) -> Iterator[Rows]:
     """A run whose nodes ended in every way."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         rows = Rows(connection, inputs=INPUTS, labels={"team": "red"}, parcel_id="p7")
         rows.node("plan", "completed")

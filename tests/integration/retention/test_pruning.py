@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settings, settle, start, work
 
@@ -26,7 +27,7 @@ ONE = {"nodes": [{"id": "one", "module": "m"}]}
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """Empty tables, and a connection whose every statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

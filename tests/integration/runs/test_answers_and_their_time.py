@@ -8,6 +8,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settle, start
 
@@ -21,7 +22,7 @@ AGO = "UPDATE workflow_node_jobs SET expires_at = now() - %s * interval '1 minut
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settle, start, work
 
@@ -43,7 +44,7 @@ SKIPPED = {
 def conn(qwf_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
     monkeypatch.setattr(advance, "NODES_AT_ONCE", 4)
     monkeypatch.setattr(advance, "ROWS_AT_ONCE", 6)
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settings, settle, start
 
@@ -24,7 +25,7 @@ KID = {"name": "kid", "nodes": [{"id": "a", "module": "m"}]}
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """Empty tables, and a connection whose every statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.run_trees import hook
 from support.rows.runs import dispatcher, settle, start
@@ -63,7 +64,7 @@ class Browser:
 
 @pytest.fixture(params=[{}, {"limit_key": "site"}], ids=["without a limit", "with a limit's key"])
 def browser(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Browser]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Browser(connection, **request.param)
 

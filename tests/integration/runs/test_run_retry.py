@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR, ending
 from support.rows.plans import explain, rows_read
 from support.rows.runs import Body, dispatcher, run_through, settle, start, work
@@ -113,7 +114,7 @@ class Stage:
 @pytest.fixture
 def stage(qwf_dsn: str) -> Iterator[Stage]:
     """Empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Stage(connection)
 

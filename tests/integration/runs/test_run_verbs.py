@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through
 
@@ -47,7 +48,7 @@ FILM: dict[str, Any] = {
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables; each statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

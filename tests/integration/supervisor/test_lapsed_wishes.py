@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.roles import Roles
 
 from queue_workflows.engine.upkeep.tick import sweep
@@ -19,7 +20,7 @@ AGE = "UPDATE worker_control SET expires_at = expires_at - make_interval(hours =
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Without wishes and what was written of them."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE worker_control, audit_log")
         yield connection
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.programs import gone
 from support.processes.supervised import HOST, over_stand_ins
 from support.processes.workers import until
@@ -37,7 +38,7 @@ HOLDS = r"holds (\d+) as (\S+)"
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands, on empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 from click import UsageError
+from support.connections.kept import own_connection
 from support.processes.programs import gone
 from support.processes.supervised import over_stand_ins, supervisor_of
 from support.processes.workers import until
@@ -30,7 +31,7 @@ READY = r"ready (\S+) (\d+)"
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes, on empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.heartbeats import Said
@@ -19,7 +20,7 @@ LONG_AGO = "UPDATE worker_heartbeats SET last_seen = now() - interval '1 minute'
 
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("DELETE FROM worker_heartbeats")
         yield connection
         connection.execute("DELETE FROM worker_heartbeats")

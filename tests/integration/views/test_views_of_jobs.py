@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
@@ -27,7 +28,7 @@ from queue_workflows.views.queues import next_jobs, stats
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A failed job with an audit entry, a waiting one, and a node job."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         ingest, node = Jobs("ingest", connection), Jobs("node", connection)
         ingest.enqueue(priorities=(9,), max_attempts=1)

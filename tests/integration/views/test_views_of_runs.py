@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settle, start
 
@@ -39,7 +40,7 @@ DRAW: dict[str, Any] = {
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
 from queue_workflows.repositories.explain.explain_job import ExplainingRepository
@@ -17,7 +18,7 @@ from queue_workflows.views.wait_bar import Segment, bar_of_job
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import create_async_engine
+from support.connections.kept import own_connection
 from support.processes.workers import until
 from support.rows.jobs import Jobs, ending, jobs_of
 
@@ -320,7 +321,7 @@ def test_an_asynchronous_engine_is_refused(qwf_dsn: str) -> None:
 @pytest.fixture
 def runs(qwf_dsn: str) -> Iterator[RunRepository]:
     """Runs of a database without jobs."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         yield RunRepository(connection)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import until
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.plans import explain
@@ -32,7 +33,7 @@ NAME = "reads-figures"
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE schedules, host_hardware")
         yield connection
 

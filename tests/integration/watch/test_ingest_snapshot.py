@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from sqlalchemy.orm import Session
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.schemas import sa_engine
 
@@ -17,7 +18,7 @@ from queue_workflows.repositories import HeartbeatRepository
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         configure(ingest_queues={"fetch", "quiet"}, db_url=qwf_dsn)
         yield connection

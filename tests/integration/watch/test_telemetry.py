@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from support.apps.films_traced import FILMS
+from support.connections.kept import own_connection
 from support.processes.workers import worker_command, worker_environment
 from support.rows.claimed_jobs import context, ingest_job
 from support.rows.jobs import CLEAR_WITH_WORKERS, jobs_of
@@ -46,7 +47,7 @@ FAMILY = {"messaging.destination.name": "fetch", "qwf.family": "ingest"}
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import dispatcher, settle, start
 
@@ -31,7 +32,7 @@ HOOKS = "no worker of hooks runs: `qwf --db {dsn} worker --queue hooks --dir PLU
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.every_state import EveryState, put_every_state
 from support.rows.jobs import Jobs
 from support.servers.web_page import OperatorsPage, served_page
@@ -50,5 +51,5 @@ def empty(qwf_server: QwfServer) -> Iterator[OperatorsPage]:
 @pytest.fixture
 def eyes(qwf_dsn: str, full: EveryState) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands on what is there."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         yield connection

@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import until
 from support.rows.jobs import CLEAR
 
@@ -44,7 +45,7 @@ from queue_workflows.states import BinaryStatus, JobStatus, check_move
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables; each statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         connection.execute("TRUNCATE machines, binaries CASCADE")
         yield connection

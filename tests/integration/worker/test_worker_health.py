@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_worker, until
 from support.rows.jobs import jobs_of
 
@@ -26,7 +26,7 @@ from queue_workflows.roles.probes.servers import HealthServer
 @pytest.fixture
 def control(qwf_dsn: str) -> Iterator[WorkerControlRepository]:
     """On empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
         yield WorkerControlRepository(connection)
 

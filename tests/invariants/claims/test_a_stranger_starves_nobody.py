@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR
 
@@ -18,7 +19,7 @@ ON_HOLD = "SELECT count(*) FROM ingest_jobs WHERE hold_key = 'note'"
 
 @pytest.fixture
 def jobs(qwf_dsn: str) -> Iterator[IngestJobRepository]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield IngestJobRepository(connection)
 

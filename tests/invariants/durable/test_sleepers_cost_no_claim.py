@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.plans import explain, rows_read
 
 from queue_workflows.engine.upkeep.tick import sweep
@@ -27,7 +28,7 @@ QUEUED = "INSERT INTO ingest_jobs (task_name, queue) SELECT 'works', 'fetch' FRO
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A queue with a hundred jobs."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs, durable_steps, durable_events")
         connection.execute(QUEUED)
         yield connection

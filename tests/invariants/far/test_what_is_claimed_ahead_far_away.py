@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.fleet.far_server import Distance
 from support.processes.supervised import Supervised
 from support.processes.workers import patiently, running_worker, until
@@ -41,7 +42,7 @@ ROUND_TRIP_S = 0.1
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, empty tables and no limits."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}")
         yield connection
 

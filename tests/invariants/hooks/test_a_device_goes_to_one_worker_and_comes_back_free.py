@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.programs import gone, linux_only
 from support.processes.supervised import HOST, Supervised, over_stand_ins
 from support.processes.vendor_tools import VendorTools, card, uuid_of
@@ -62,7 +63,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, qwf_dsn: str) -> Iterator[Fleet]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as conn:
+    with own_connection(qwf_dsn) as conn:
         conn.execute("TRUNCATE worker_heartbeats, audit_log")
         yield Fleet(tmp_path, qwf_dsn, conn)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.supervised import Supervised
 from support.processes.workers import patiently
 from support.rows.jobs import CLEAR
@@ -94,7 +95,7 @@ class Workers:
 
 @pytest.fixture
 def workers(qwf_dsn: str) -> Iterator[Workers]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Workers(connection)
 

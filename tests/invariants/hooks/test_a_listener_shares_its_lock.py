@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage
 
@@ -18,7 +18,7 @@ LISTEN = ("touch begun", "while :; do sleep 0.1; done")
 
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE machines, binaries CASCADE")
         (tmp_path / "locks").mkdir()
         yield Stage(qwf_dsn, connection, tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.workers import until
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -32,7 +33,7 @@ OPEN, PLAIN, GO, SHOT, LATE, TIDY = (
 
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Stage(qwf_dsn, connection, tmp_path)
 

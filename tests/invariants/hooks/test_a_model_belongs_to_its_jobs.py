@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import until
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.studios import ModelStudio
@@ -24,7 +25,7 @@ SELECT EXISTS (
 
 @pytest.fixture
 def studio(qwf_dsn: str, tmp_path: Path) -> Iterator[ModelStudio]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield ModelStudio(qwf_dsn, connection, tmp_path)
 

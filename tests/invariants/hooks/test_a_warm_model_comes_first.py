@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.threads import together
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
 
@@ -57,7 +58,7 @@ class Gpu:
 
 @pytest.fixture
 def gpu(qwf_dsn: str) -> Iterator[Gpu]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Gpu(connection)
 

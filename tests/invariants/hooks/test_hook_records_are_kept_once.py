@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from support.connections.kept import own_connection
 from support.processes.workers import until
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, settle
@@ -62,7 +63,7 @@ URL = "http://site.test/"
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables; each statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

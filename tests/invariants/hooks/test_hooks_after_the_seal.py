@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage, result
 
@@ -19,7 +19,7 @@ NOTHING_LEFT = "its run is sealed: there is nothing left that it could run besid
 
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE machines, binaries CASCADE")
         yield Stage(qwf_dsn, connection, tmp_path)
 

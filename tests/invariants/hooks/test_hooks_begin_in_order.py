@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage
 
@@ -19,7 +19,7 @@ FIRST = "on_Page__15_first.sh"
 
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Stage(qwf_dsn, connection, tmp_path)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.programs import WITHOUT_TRACING, linux_only
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -28,7 +28,7 @@ WAITS = {"x-bg-at-seal": "wait"}
 
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Stage(qwf_dsn, connection, tmp_path)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, settle
@@ -42,7 +43,7 @@ HOOKS = {
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

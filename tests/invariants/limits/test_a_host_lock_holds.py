@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.rows.claim_sessions import CLEAR_LIMITS, Hand, cap, hand, holders
 from support.rows.claimed_jobs import context
@@ -34,7 +35,7 @@ HELD = ("scheduled", "host_lock")
 @pytest.fixture(params=["node", "ingest"])
 def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """Each family's jobs, and empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}")
         yield Jobs(request.param, connection)
 
@@ -42,7 +43,7 @@ def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, and empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}")
         yield connection
 

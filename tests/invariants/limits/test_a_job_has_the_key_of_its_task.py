@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.claim_sessions import cap, hand
 from support.stages.declaring import EMPTY_LIMITS
 
@@ -21,7 +22,7 @@ Job = tuple[str | None, str | None]
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit; nothing is declared or set."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(EMPTY_LIMITS)
         yield connection
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.tasks.window_tasks import notes
 
@@ -22,7 +23,7 @@ WHERE limit_key = 'host:a' AND lease_expires_at > '-infinity'
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Any:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs, limit_slots, concurrency_limits, worker_heartbeats")
         yield connection
 

@@ -15,6 +15,7 @@ from random import Random
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.rows.claim_sessions import CLEAR_LIMITS, cap
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -27,7 +28,7 @@ TASKS = {"QWF_APP": "support.tasks.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, empty tables, no limits, no rates."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}, rate_limits")
         yield connection
 
@@ -109,7 +110,7 @@ def test_a_drain_leaves_no_lane(conn: psycopg.Connection, qwf_dsn: str, concurre
     assert counted(conn) == {"completed": 240}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seconds", "each"),
     [pytest.param(10, 40, marks=pytest.mark.slow), pytest.param(30, 90, marks=pytest.mark.nightly)],
@@ -211,7 +212,7 @@ def test_a_key_of_cap_one_goes_from_worker_to_worker(conn: psycopg.Connection, q
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_what_may_not_run_costs_a_job_behind_it_nothing(conn: psycopg.Connection, qwf_dsn: str) -> None:
     """Full limits in their lanes and dates to come cost nothing, not even the first job behind them.
 

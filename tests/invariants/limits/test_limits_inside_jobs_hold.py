@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.tasks.window_tasks import most_inside, notes
 
@@ -18,7 +19,7 @@ EMPTY = "TRUNCATE ingest_jobs, limit_slots, concurrency_limits, rate_limits, aud
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Any:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(EMPTY)
         yield connection
 

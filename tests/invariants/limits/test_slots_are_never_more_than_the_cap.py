@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import until
 
 from queue_workflows.repositories import Fence, LimitRepository
@@ -20,7 +21,7 @@ KEY = "host:example.org"
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, and no slots."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(
             "TRUNCATE concurrency_limits, limit_slots, ingest_jobs, workflow_node_jobs CASCADE"
         )

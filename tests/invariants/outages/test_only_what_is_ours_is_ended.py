@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from support.connections.kept import own_connection
 from support.processes.workers import until
 from support.servers.pgbouncer import PgBouncer, tracks_nothing
 from support.servers.statement_proxy import StatementProxy
@@ -56,7 +57,7 @@ def pooler(request: pytest.FixtureRequest, qwf_dsn: str, options: dict[str, str]
 @pytest.fixture
 def eyes(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """The test's own connection, with nothing in between."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         yield connection
 
 

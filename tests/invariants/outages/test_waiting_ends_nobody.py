@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
@@ -19,7 +20,7 @@ LEASE_S = 6.0
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables, and a connection whose every statement the workers see at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
         yield connection
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.programs import gone
 from support.processes.workers import running_worker, until
 
@@ -18,7 +19,7 @@ _BARRIER = 4711
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection that holds the barrier before which every end of a claim waits."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
         connection.execute(f"""
             CREATE FUNCTION wait_at_the_barrier() RETURNS trigger LANGUAGE plpgsql AS $$

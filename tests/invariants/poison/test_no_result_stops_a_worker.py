@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker
 from support.rows.jobs import CLEAR
 from support.tasks.evil_tasks import EVIL
@@ -19,7 +20,7 @@ WIRED = {"QWF_APP": "support.tasks.evil_tasks"}
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> psycopg.Connection:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
     return psycopg.connect(qwf_dsn, autocommit=True)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_worker, until
 from support.rows.hostile_rows import VALUES, HostileRow, columns_of, insert_hostile
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -73,7 +74,7 @@ def roles(qwf_dsn: str, qwf_role_suffix: str) -> Iterator[Roles]:
 @pytest.fixture
 def admin(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE schedules")
         yield connection
 

@@ -18,7 +18,7 @@ from support.stages.ledger import Ledger
 from queue_workflows import enqueue_ingest_job
 from queue_workflows.errors import QwfError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WORKERS, PRODUCERS = 2, 3
 # So that what a restart cut in the middle of a claim runs again within the test.

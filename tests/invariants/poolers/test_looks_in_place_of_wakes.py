@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_orchestrator, running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.servers.transaction_pooler import TransactionPooler
@@ -69,7 +70,7 @@ def pooled(qwf_dsn: str, wire: Wire) -> Iterator[str]:
 @pytest.fixture
 def eyes(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """The tables, empty and seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 

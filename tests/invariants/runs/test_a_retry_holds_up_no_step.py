@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, settle, start
 
@@ -71,7 +72,7 @@ class Pipeline:
 
 @pytest.fixture
 def pipeline(qwf_dsn: str) -> Iterator[Pipeline]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Pipeline(connection)
 

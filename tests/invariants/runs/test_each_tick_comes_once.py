@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from support.connections.kept import own_connection
 from support.processes.workers import TESTS, patiently, running_scheduler
 from support.stages.ticking import away_since, pass_once
 
@@ -100,7 +101,7 @@ class Stage:
 @pytest.fixture
 def stage(qwf_dsn: str) -> Iterator[Stage]:
     """Empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE ingest_jobs, schedules, audit_log")
         connection.execute(GATE)
         yield Stage(qwf_dsn, connection)

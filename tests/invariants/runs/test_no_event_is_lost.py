@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_orchestrator, running_worker
 from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settle, start, work
@@ -29,7 +30,7 @@ PAIR = {
 @pytest.fixture
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """Empty tables, and a connection whose every statement is seen at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield connection
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.run_trees import Tree, page
 from support.rows.runs import dispatcher, start
@@ -25,7 +26,7 @@ from queue_workflows.states import JobStatus
 
 @pytest.fixture
 def tree(qwf_dsn: str) -> Iterator[Tree]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield Tree(connection)
 

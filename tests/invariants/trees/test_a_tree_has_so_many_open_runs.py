@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR
 from support.rows.run_trees import Tree, page
 from support.rows.runs import dispatcher
@@ -61,7 +61,7 @@ class CappedTree(Tree):
 
 @pytest.fixture
 def tree(qwf_dsn: str) -> Iterator[CappedTree]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR)
         yield CappedTree(connection)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import settle
@@ -83,7 +83,7 @@ class Site(Stage):
 
 @pytest.fixture
 def site(qwf_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Site(qwf_dsn, connection, tmp_path)
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import patiently, running_orchestrator
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import dispatcher, settle
@@ -150,7 +151,7 @@ class Hosts:
 
 @pytest.fixture
 def hosts(qwf_dsn: str) -> Iterator[Hosts]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Hosts(connection)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, jobs_of
@@ -23,7 +24,7 @@ CROWD = 5_000
 @pytest.fixture(params=["node", "ingest"])
 def jobs(request: pytest.FixtureRequest, qwf_dsn: str) -> Iterator[Jobs]:
     """Jobs of either family, with no worker known."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
     with jobs_of(request.param, qwf_dsn, clear=False) as jobs:
         yield jobs

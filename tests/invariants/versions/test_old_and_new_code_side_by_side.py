@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.commands import qwf_here
 from support.processes.workers import running_orchestrator, running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
@@ -37,7 +38,7 @@ TABLES = "DROP TABLE IF EXISTS app_things, app_schema_version"
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         connection.execute(TABLES)
         yield connection

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import SHORT_LEASE, running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
 
@@ -25,7 +26,7 @@ CREW = {"QWF_APP": "support.tasks.concurrent_tasks"}
 
 @pytest.fixture
 def jobs(qwf_dsn: str) -> Any:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield IngestJobRepository(connection)
 

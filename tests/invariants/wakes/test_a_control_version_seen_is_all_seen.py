@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_worker
 from support.rows.schemas import blocked, until
 
@@ -24,7 +25,7 @@ Change = Callable[[WorkerControlRepository], Any]
 @pytest.fixture
 def worker(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Somebody who looks, with nothing wished and nothing changed yet."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute("TRUNCATE worker_control, worker_control_clock, worker_heartbeats")
         yield connection
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.connections.kept import own_connection
 from support.processes.workers import running_worker, until
 from support.rows.jobs import CLEAR_WITH_WORKERS
 
@@ -64,7 +65,7 @@ class Crowd:
 
 @pytest.fixture
 def crowd(qwf_dsn: str, tmp_path: Path) -> Any:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    with own_connection(qwf_dsn) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
         yield Crowd(qwf_dsn, connection, tmp_path)
 

@@ -101,7 +101,7 @@ class Builder:
         # What is set for the pip of this machine would hold for that in the image.
         env = {"PATH": os.environ["PATH"], "HOME": str(self._home)}
         done = subprocess.run(
-            ["buildah", *self._options, *arguments], env=env, capture_output=True, text=True, timeout=900
+            ["buildah", *self._options, *arguments], env=env, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout.strip()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from support.connections.kept import own_connection
 
 from queue_workflows.repositories import (
     ClaimedJob,
@@ -164,7 +165,7 @@ def stale(fence: Fence) -> list[Fence]:
 @contextmanager
 def jobs_of(family: str, dsn: str, *, autocommit: bool = True, clear: bool = True) -> Iterator[Jobs]:
     """One family's jobs on a connection of its own, with the tables emptied before."""
-    with psycopg.connect(dsn, autocommit=autocommit) as connection:
+    with own_connection(dsn, autocommit=autocommit) as connection:
         if clear:
             connection.execute(CLEAR)
             if not autocommit:

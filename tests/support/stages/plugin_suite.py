@@ -37,7 +37,7 @@ PLUGINS = (
 )
 # What its packages declare.
 OLDEST_NODE = 18
-INSTALLED_WITHIN_S = 600
+INSTALLED_WITHIN_S = 300
 # Seconds for a hook: a browser that starts beside a whole suite of tests is slow. A page with few hooks needs
 # less. At the end both a browser and the script that closes it are told, and one that comes too late for the
 # other takes all its time.

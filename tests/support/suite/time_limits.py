@@ -19,6 +19,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from support.suite.run_report import NAME, RunReport
 
 GRACE_S = "QWF_TEST_GRACE_S"
 CEILING_S = "QWF_TEST_CEILING_S"
@@ -105,5 +106,8 @@ class TimeLimits:
         distribution = self._config.pluginmanager.get_plugin("dsession")
         if distribution is not None and not distribution.shouldstop:
             faulthandler.dump_traceback(file=self._stderr)
+            report = self._config.pluginmanager.get_plugin(NAME)
+            if isinstance(report, RunReport):
+                report.say_what_runs()
             ceiling = f"the run took longer than {CEILING_S}={os.environ.get(CEILING_S)} seconds"
             distribution.shouldstop = ceiling
