@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.embedded_users import alive, processes_below, unset_environment, until
+from support.suite import warm_starts
 
 PATIENCE_S = 150
 QWF = f"{sys.executable} -m queue_workflows"
@@ -69,13 +70,14 @@ def environment(place: Path, *, linger_s: str) -> dict[str, str]:
 
 def qwf(place: Path, *arguments: str) -> str:
     """What a command says in another window."""
-    done = subprocess.run(
-        [sys.executable, "-m", "queue_workflows", *arguments],
+    done = warm_starts.run(
+        [*warm_starts.MODULE, *arguments],
+        environment(place, linger_s="600"),
         cwd=place,
-        env=environment(place, linger_s="600"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -88,10 +90,10 @@ def server_pid(place: Path) -> int:
 def test_a_server_that_lingers_goes_on_for_its_time(directory: Path) -> None:
     """The next command finds it up with all that is in it, and it ends as any other does."""
     (directory / "waiting.yaml").write_text(WAITING, encoding="utf-8")
-    begin = f"{QWF} db upgrade && {QWF} run start waiting.yaml && echo lingers; sleep 600"
-    with window(begin, directory, linger_s="600") as terminal:
+    with window(f"{QWF} db upgrade && echo lingers; sleep 600", directory, linger_s="600") as terminal:
         terminal.until("lingers")
         pid = server_pid(directory)
+        qwf(directory, "run", "start", "waiting.yaml")
         terminal.close()
     assert qwf(directory, "run", "list").count(" waiting ") == 1
     assert server_pid(directory) == pid
@@ -117,8 +119,11 @@ def test_what_works_in_the_terminal_ends_with_it(directory: Path, command: str) 
     hook.parent.mkdir(parents=True)
     hook.write_text(f"#!/bin/sh\ntouch {directory}/begun\nexec sleep 600\n", encoding="utf-8")
     hook.chmod(0o755)
-    begin = f"{QWF} db upgrade && {QWF} run start waiting.yaml; exec {QWF} {command}"
-    with window(begin, directory, linger_s="0") as terminal:
+    # The server that these have is over before the terminal is there.
+    qwf(directory, "db", "upgrade")
+    qwf(directory, "run", "start", "waiting.yaml")
+    qwf(directory, "db", "stop")
+    with window(f"exec {QWF} {command}", directory, linger_s="0") as terminal:
         if "--here" in command:
             until((directory / "begun").exists, "the hook runs")
         else:

@@ -17,6 +17,7 @@ from support.apps.shops import NAMES, PYTHON, Shop
 from support.processes.programs import Running
 from support.processes.workers import patiently
 from support.servers.cluster import free_port
+from support.suite.warm_command import warm_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -84,8 +85,9 @@ def served(request: pytest.FixtureRequest, qwf_server: Any, tmp_path_factory: An
             yield Served(shop, server, client, conn)
 
 
+@pytest.mark.nightly
 def test_a_worker_does_what_a_request_has_enqueued(served: Served) -> None:
-    """The receipt is seen through the app, and the worker ends by SIGTERM."""
+    """The receipt is seen through the app, and a worker that is alone ends by SIGTERM."""
     order = served.client.post("/orders", json=ORDER)
     assert order.status_code == 201, order.text
     where = f"/orders/{order.json()['id']}"
@@ -105,8 +107,14 @@ def test_a_request_that_is_rolled_back_leaves_no_job(served: Served) -> None:
 
 
 def test_a_workflow_that_a_request_has_begun(served: Served) -> None:
-    """`up` has all roles that it needs, the report is read through the app, and all of it ends by SIGTERM."""
-    served.client.post("/orders", json={**ORDER, "item": "globe"})
+    """`up` has all roles that it needs, and all of it ends by SIGTERM.
+
+    What they did is seen through the app: the report, and the receipt of an order that was made before.
+    """
+    order = served.client.post("/orders", json={**ORDER, "item": "globe"})
+    assert order.status_code == 201, order.text
+    ordered = f"/orders/{order.json()['id']}"
+    assert served.client.get(ordered).json() == {"item": "globe", "receipt": None}
     run = served.client.post("/reports", params={"title": "Today"})
     assert run.status_code == 202, run.text
     where = f"/reports/{run.json()['id']}"
@@ -115,6 +123,8 @@ def test_a_workflow_that_a_request_has_begun(served: Served) -> None:
         report = patiently(lambda: (now := served.client.get(where).json())["outputs"] and now)
         assert report["status"] == "completed"
         assert report["outputs"]["text"].splitlines()[:2] == ["Today", "globe: 1"]
+        seen = patiently(lambda: (now := served.client.get(ordered).json())["receipt"] and now)
+        assert seen == {"item": "globe", "receipt": "globe for ada@example.org"}
         # In another terminal the same project is meant.
         typed = "python manage.py qwf" if served.shop.name == "django_app" else "  qwf"
         assert f"{typed} run list" in said_by(roles)
@@ -169,7 +179,7 @@ def test_loading_an_example_with_the_page_starts_nothing(name: str) -> None:
     """As loading a whole app does."""
     load = f"import threading, {name}; print(*(thread.name for thread in threading.enumerate()))"
     done = subprocess.run(
-        [PYTHON, "-c", load],
+        [warm_python(), "-c", load],
         cwd=EXAMPLES,
         env={**os.environ, "SECRET_KEY": "k", "QWF_DB_URL": "postgresql://nobody@127.0.0.1:1/nowhere"},
         capture_output=True,

@@ -49,13 +49,13 @@ def test_a_run_needs_no_database_of_ones_own(directory: Path) -> None:
     """Progress of each hook on standard output, its files below .qwf, and nothing goes on after the end."""
     put(directory, "a/on_Page__10_a.sh", 'echo "$*" > args')
     put(directory, "b/on_Page__20_b.sh", "cat ../a/args", result("succeeded"))
-    done = subprocess.run(
+    done = warm_starts.run(
         command("--input", "url=http://site.test/"),
+        unset_environment(directory),
         cwd=directory,
-        env=unset_environment(directory),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     told = [line.partition(" ")[2] for line in done.stdout.splitlines()]
@@ -108,18 +108,16 @@ def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
     put(tmp_path, "a/on_Page__10_a.sh", "echo $$ > pid.part", "mv pid.part pid", "exec sleep 600")
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
-    process = subprocess.Popen(
+    process = warm_starts.start(
         command(),
-        cwd=tmp_path,
-        env={
+        {
             **worker_environment(qwf_dsn),
             "QWF_DATA_DIR": str(tmp_path / "data"),
             "QWF_GRACE_S": "1",
         },
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
     )
     try:
         until(lambda: list(tmp_path.glob("data/runs/*/a/pid")), "the hook runs")
@@ -137,14 +135,12 @@ def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
 def test_a_stop_takes_the_embedded_server_along_quietly(directory: Path) -> None:
     """Whoever presses Ctrl-C reads that the run is open, and nothing of a database that goes away."""
     put(directory, "a/on_Page__10_a.sh", "touch begun", "exec sleep 600")
-    process = subprocess.Popen(
+    process = warm_starts.start(
         command(),
+        {**unset_environment(directory), "QWF_GRACE_S": "1"},
         cwd=directory,
-        env={**unset_environment(directory), "QWF_GRACE_S": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
     )
     try:
         until(lambda: list(directory.glob(".qwf/runs/*/a/begun")), "the hook runs")
@@ -168,14 +164,12 @@ def test_what_a_hook_waits_for_is_said(qwf_dsn: str, tmp_path: Path) -> None:
     )
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
-    process = subprocess.Popen(
+    process = warm_starts.start(
         command(),
+        {**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
         cwd=tmp_path,
-        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
     )
     try:
         assert process.stderr is not None
@@ -203,13 +197,13 @@ def test_what_is_refused_of_a_hooks_records_is_said(qwf_dsn: str, tmp_path: Path
     put(tmp_path, "a/on_Page__10_a.sh", *(f'echo \'{{"type": "Order", "no": {no}}}\'' for no in (1, 2)))
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
-    done = subprocess.run(
+    done = warm_starts.run(
         command(),
+        {**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data"), "QWF_APP": "wiring"},
         cwd=tmp_path,
-        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data"), "QWF_APP": "wiring"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     (said,) = done.stderr.splitlines()

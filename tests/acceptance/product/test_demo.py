@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 import os
 import pty
 import re
@@ -17,8 +18,9 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.embedded_users import ordinary_user, processes_below, unset_environment, until
-from support.processes.snippets import find_snippets, output_matches
-from support.rows.revisions import HEAD
+from support.reference.demo_picture import is_shown, masked, readme_picture
+from support.rows.revisions import HEAD, REVISIONS
+from support.suite import warm_starts
 
 from queue_workflows.cli.roles.demo import ask
 from queue_workflows.repositories import IngestJobRepository
@@ -55,72 +57,46 @@ SELECT run.status = 'cancelled'
     OR EXISTS (SELECT FROM workflow_dispatch_events AS event WHERE event.run_id = run.id AND kind = 'cancel')
 FROM workflow_runs AS run ORDER BY run.id LIMIT 1
 """
-ENDS = "SELECT node_id, state FROM workflow_nodes ORDER BY node_id"
+ENDS = "SELECT node_id, state FROM workflow_nodes WHERE run_id = %s ORDER BY node_id"
 
 
 def demo(
     directory: Path, *arguments: str, python: str = sys.executable, uid: int | None = None
 ) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "queue_workflows", *arguments]
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if uid is None:
+        return warm_starts.run(
+            command, environment(directory), cwd=directory, timeout_s=PATIENCE_S, **streams
+        )
     return subprocess.run(
-        [python, "-m", "queue_workflows", *arguments],
+        command,
         cwd=directory,
-        env={**unset_environment(directory), "LC_ALL": "C.UTF-8"},
+        env=environment(directory),
         user=uid,
         group=uid,
-        extra_groups=[] if uid else None,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
+        extra_groups=[],
         text=True,
         timeout=PATIENCE_S,
         check=False,
+        **streams,
     )
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Of somebody who has no database, in whose language what is drawn can be written."""
+    language = {} if locale.getencoding().lower() == "utf-8" else {"LC_ALL": "C.UTF-8"}
+    return {**unset_environment(directory), **language}
 
 
 def started(directory: Path, dsn: str, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return warm_starts.start(
         [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo", *arguments],
-        cwd=directory,
         # The server notices soon that whoever waits at the gate is gone.
-        env={
-            **unset_environment(directory),
-            "LC_ALL": "C.UTF-8",
-            "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2",
-        },
-        text=True,
+        {**environment(directory), "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
+        cwd=directory,
         **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
     )
-
-
-def masked(line: str) -> str:
-    """A line without what differs from run to run: how long, where, by which process, and how bars lie.
-
-    Two workers draw, and either may begin a scene first.
-    """
-    for pattern, word in (
-        (r"^draw\[\d\]", "draw[N]"),
-        (r"\S+:(cpu|gpu|demo):[0-9a-f]{12}", "WORKER"),
-        (r"[░█◇ ]+", " "),
-        (r"\d+(\.\d+)?(ms|s|m|h)?( \d+(ms|s|m))*", "N"),
-    ):
-        line = re.sub(pattern, word, line)
-    return line.strip()
-
-
-def is_shown(picture: str, printed: str) -> bool:
-    """Whether a picture's lines are what was printed, in that order, with more where `...` stands.
-
-    A schedule ticks when the clock says so, and its ticks may stand before, between and behind all others.
-    """
-    wanted = ["..." if line == "..." else masked(line) for line in picture.splitlines()]
-    others = [masked(line) for line in printed.splitlines() if not line.startswith("tick ")]
-    return output_matches(("...", *wanted, "..."), "\n".join(others))
-
-
-def readme_picture() -> str:
-    """The block that README shows of the demo."""
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    (picture,) = (one.body for one in find_snippets(readme, "README.md") if one.language == "text")
-    return picture
 
 
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -169,28 +145,41 @@ def assert_models_stay_warm(outcome: dict[str, Any]) -> None:
     assert loads == Counter({row["worker"] for row in scenes})
 
 
+# On each change test_two_commands.py holds what two others have printed against README's picture.
+STORY = (
+    f"revisions applied, up to {HEAD}",
+    "film 1, its run and a schedule that ticks beside it, in one transaction",
+    "film 2, its run and its schedule, given up: 0 of them left",
+    "late result is refused",
+)
+DRAWN = ("●    publish   completed", "from left to right", "loaded in", "warm model", "qwf run show")
+
+
 @pytest.mark.slow
+def test_with_nothing_set_up_the_demo_makes_a_server_and_a_film(directory):
+    """Nobody is there to be asked, so the answer is yes; no process stays, and all is told as plain data."""
+    done = demo(directory, "demo", "--json")
+    outcome = told(done)
+    until(lambda: processes_below(directory) == [], "all is gone")
+    assert [line for line in STORY if line not in done.stderr] == []
+    assert "nobody is there to be asked, so the answer is yes" in done.stderr
+    assert_all_is_told(outcome)
+    assert_models_stay_warm(outcome)
+    assert (outcome["revisions_applied"], outcome["source"]) == (len(REVISIONS), "embedded server")
+    assert outcome["data_directory"].startswith(str(directory / ".qwf"))
+    assert (directory / ".qwf").is_dir()
+
+
+@pytest.mark.nightly
 def test_the_demo_runs_twice_on_the_embedded_server(directory):
-    """With nothing set up it makes a server and a film, the next run one more; no process stays."""
+    """What is drawn is as README has it, and the next run makes one film more."""
     first = demo(directory, "demo")
     assert first.returncode == 0, first.stderr
     until(lambda: processes_below(directory) == [], "all is gone")
-    for line in (
-        f"revisions applied, up to {HEAD}",
-        "film 1, its run and a schedule that ticks beside it, in one transaction",
-        "film 2, its run and its schedule, given up: 0 of them left",
-        "late result is refused",
-        "●    publish   completed",
-        "from left to right",
-        "loaded in",
-        "warm model",
-        "qwf run show",
-    ):
-        assert line in first.stdout
+    assert [line for line in (*STORY, *DRAWN) if line not in first.stdout] == []
     assert is_shown(readme_picture(), first.stdout), first.stdout
     assert "nobody is there to be asked, so the answer is yes" in first.stderr
     assert str(directory / ".qwf") in first.stdout
-    assert (directory / ".qwf").is_dir()
 
     second = demo(directory, "demo", "--yes", "--json")
     outcome = told(second)
@@ -232,37 +221,6 @@ def test_a_database_in_which_others_work_is_refused(directory, qwf_new_database)
         assert connection.execute("SELECT to_regnamespace('qwf_demo')").fetchone() == (None,)
 
 
-@pytest.mark.slow
-def test_in_the_database_it_is_given_somebody_at_the_terminal_is_asked(directory, qwf_new_database):
-    """With --db it makes no server of its own. Who says no gets no film, and tidying up runs all the same."""
-    dsn = qwf_new_database(False)
-    ours, theirs = pty.openpty()
-    process = started(directory, dsn, stdin=theirs)
-    os.close(theirs)
-    os.write(ours, b"perhaps\nn\n")
-    out, questions = process.communicate(timeout=PATIENCE_S)
-    os.close(ours)
-    assert process.returncode == 0, questions
-    assert "Publish the film? [Y/n]" in questions
-    assert "please say yes or no" in questions
-    assert not (directory / ".qwf").exists()
-    assert "DROP SCHEMA qwf_demo CASCADE" in out
-    with psycopg.connect(dsn) as connection:
-        assert connection.execute(ENDS).fetchall() == [
-            ("approve", "completed"),
-            ("draw", "completed"),
-            ("plan", "completed"),
-            ("publish", "skipped"),
-            ("subtitle", "skipped"),
-            ("tidy", "completed"),
-        ]
-        assert connection.execute("SELECT status, outputs FROM workflow_runs").fetchall() == [
-            ("completed", {"frames": None})
-        ]
-        assert connection.execute("SELECT count(*) FROM qwf_demo.films").fetchone() == (1,)
-        assert connection.execute(CLAIMED).fetchone() == (0,)
-
-
 def test_nobody_is_waited_for_any_longer_than_the_node_waits(monkeypatch):
     """A terminal without anybody at it."""
     ours, theirs = pty.openpty()
@@ -282,8 +240,14 @@ def test_nobody_is_waited_for_any_longer_than_the_node_waits(monkeypatch):
     ("number", "status"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly)],
 )
-def test_an_interrupted_demo_leaves_nothing_behind(directory, qwf_new_database, number, status):
-    """Ctrl-C at work: no process, no claimed job and no run that goes on is left, and the next demo works."""
+def test_after_an_interrupted_demo_two_at_once_do_not_disturb_each_other(
+    directory, qwf_new_database, number, status
+):
+    """Ctrl-C at work leaves no process, no claimed job and no run that goes on; the next two both end well.
+
+    They take each other's jobs; to one somebody at the terminal says no, and gets no film. With --db none of
+    them makes a server of its own.
+    """
     dsn = qwf_new_database()
     with psycopg.connect(dsn, autocommit=True) as watcher:
         watcher.execute(GATE)
@@ -298,26 +262,53 @@ def test_an_interrupted_demo_leaves_nothing_behind(directory, qwf_new_database, 
         assert watcher.execute(CLAIMED).fetchone() == (0,)
         assert watcher.execute(CALLED_OFF).fetchone() == (True,)
         watcher.execute("SELECT pg_advisory_unlock(4711)")
-        after = told(demo(directory, "--db", dsn, "demo", "--json"))
-        assert after["run"]["status"] == "completed"
+        # Both make the tables that are the demo's own.
+        watcher.execute("DROP SCHEMA qwf_demo CASCADE")
+        answered, refused = _two_at_once(directory, dsn)
+        ends = [watcher.execute(ENDS, [run]).fetchall() for run in (answered, refused)]
+        assert [dict(states)["publish"] for states in ends] == ["completed", "skipped"]
+        assert ends[1] == [
+            ("approve", "completed"),
+            ("draw", "completed"),
+            ("plan", "completed"),
+            ("publish", "skipped"),
+            ("subtitle", "skipped"),
+            ("tidy", "completed"),
+        ]
+        outputs = "SELECT status, outputs FROM workflow_runs WHERE id = %s"
+        assert watcher.execute(outputs, [answered]).fetchone() == ("completed", {"frames": SCENES})
+        assert watcher.execute(outputs, [refused]).fetchone() == ("completed", {"frames": None})
+        assert watcher.execute("SELECT count(*) FROM qwf_demo.films").fetchone() == (2,)
+        assert watcher.execute(CLAIMED).fetchone() == (0,)
+    assert not (directory / ".qwf").exists()
 
 
-@pytest.mark.slow
-def test_two_demos_at_once_do_not_disturb_each_other(directory, qwf_new_database):
-    """Both migrate, make their tables and take each other's jobs at the same time, and both end well."""
-    dsn = qwf_new_database(False)
-    both = [started(directory, dsn, "--json", "--yes") for _ in range(2)]
-    outputs = [process.communicate(timeout=PATIENCE_S) for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    outcomes = [json.loads(out) for out, _ in outputs]
-    assert outcomes[0]["run"]["run"] != outcomes[1]["run"]["run"]
-    assert [one["run"]["status"] for one in outcomes] == ["completed", "completed"]
+def _two_at_once(directory: Path, dsn: str) -> tuple[str, str]:
+    """The runs of two demos: of one with --yes, and of one to which somebody at the terminal says no."""
+    ours, theirs = pty.openpty()
+    answered = started(directory, dsn, "--json", "--yes")
+    asked = started(directory, dsn, stdin=theirs)
+    os.close(theirs)
+    os.write(ours, b"perhaps\nn\n")
+    (told, complaint), (story, questions) = (
+        process.communicate(timeout=PATIENCE_S) for process in (answered, asked)
+    )
+    os.close(ours)
+    assert [answered.returncode, asked.returncode] == [0, 0], complaint + questions
+    assert "Publish the film? [Y/n]" in questions
+    assert "please say yes or no" in questions
+    assert "DROP SCHEMA qwf_demo CASCADE" in story
+    (shown,) = re.findall(r"qwf run show (\S+)", story)
+    return json.loads(told)["run"]["run"], shown
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already: covered above")
 def test_an_ordinary_user_can_run_the_demo(directory):
-    """Not only root: whoever may write to the directory gets a server of their own in it."""
+    """Not only root: whoever may write to the directory gets a server of their own in it.
+
+    On each change test_two_commands.py sees an ordinary user's demo in a clone.
+    """
     uid, python = ordinary_user()
     os.chown(directory, uid, uid)
     outcome = told(demo(directory, "demo", "--json", python=python, uid=uid))

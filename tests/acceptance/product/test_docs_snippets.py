@@ -40,6 +40,25 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield command.parent
 
 
+def has_roles(page: Path) -> bool:
+    """Whether something runs on beside the commands of a page."""
+    return any(one.background for one in snippets_of(page))
+
+
+def with_slow_watchers(commands: Path, home: Path) -> Path:
+    """A directory with a `qwf` that takes its time for `watch`.
+
+    Forked, it would be quicker than the start of a worker in the place of one that was killed, and say so.
+    """
+    place = home / "commands"
+    place.mkdir()
+    real, quick = Path(sys.executable).with_name("qwf"), commands / "qwf"
+    watches = f'case " $* " in *" watch "*) exec "{real}" "$@" ;; esac'
+    (place / "qwf").write_text(f'#!/bin/sh\n{watches}\nexec "{quick}" "$@"\n')
+    (place / "qwf").chmod(0o755)
+    return place
+
+
 def environment(home: Path, dsn: str, commands: list[Path]) -> dict[str, str]:
     """A reader's: the database set, the commands on the path, nothing of this checkout or of pytest."""
     hidden = ("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON")
@@ -94,12 +113,11 @@ def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database, comman
     dsn = qwf_new_database()
     reader = tmp_path / "reader"
     reader.mkdir()
-    # Beside roles that start as for a reader, commands do too: else they would come before these are ready.
-    quick = [] if any(one.background for one in snippets_of(page)) else [commands]
+    quick = with_slow_watchers(commands, tmp_path) if has_roles(page) else commands
     done = subprocess.run(
         [sys.executable, snippets.__file__, str(page), name_of(page)],
         cwd=reader,
-        env=environment(tmp_path, dsn, quick),
+        env=environment(tmp_path, dsn, [quick]),
         capture_output=True,
         text=True,
         timeout=PAGE_TIMEOUT_S,

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.processes.environments import environment_without
+from support.reference.demo_picture import is_shown, readme_picture
 from support.servers.places import held_directory, remove
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -168,11 +169,11 @@ def left_behind(checkout: Path, mark: str) -> list[str]:
 
 
 def check_demo(checkout: Path, runner: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    """It comes to a visible end, and nothing runs on afterwards; `test_demo.py` runs it twice."""
+    """It prints what README shows, and nothing runs on afterwards; test_demo.py has more of it."""
     mark = f"mark-{uuid.uuid4()}"
     ended = runner(checkout, "./scripts/demo", QWF_HOST_LABEL=mark)
     assert ended.returncode == 0, ended.stdout
-    assert "completed" in ended.stdout
+    assert is_shown(readme_picture(), ended.stdout), ended.stdout
     assert left_behind(checkout, mark) == []
     assert (checkout / ".qwf").is_dir()
 
@@ -190,6 +191,8 @@ def test_an_ordinary_user_sets_up_tests_and_runs_the_demo(users_checkout: Path) 
     ended = as_nobody(users_checkout, "./scripts/test", "tests/unit/package/test_errors.py")
     assert ended.returncode == 0, ended.stdout
     check_demo(users_checkout, as_nobody)
+    # The server is the user's own.
+    assert (users_checkout / ".qwf").stat().st_uid == NOBODY
 
     give(users_checkout, 0)
     kept = caches / f"queue-workflows-checks-{NOBODY}"

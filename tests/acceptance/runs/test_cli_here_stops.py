@@ -192,7 +192,12 @@ def begun(dsn: str) -> bool:
 
 # Of what follows each case is tried with one of the commands: which it is, is nothing to it.
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "moment"), [(RUN, "starts"), (HOOKS, "works")], ids=["starts", "works"])
+@pytest.mark.parametrize(
+    ("words", "moment"),
+    # By night, for test_cli_hooks_here.py stops one at work on each change.
+    [(RUN, "starts"), pytest.param(HOOKS, "works", marks=pytest.mark.nightly)],
+    ids=["starts", "works"],
+)
 def test_ctrl_c_on_the_embedded_server(place: Path, words: list[str], moment: str) -> None:
     """While the server is made, and twice while a job runs: it goes too."""
     command = Command(words, place, on_embedded(place, QWF_GRACE_S="3600"))
@@ -214,7 +219,9 @@ def test_ctrl_c_on_the_embedded_server(place: Path, words: list[str], moment: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "where"), [(RUN, "database"), (HOOKS, "embedded")], ids=["database", "embedded"]
+    ("words", "where"),
+    [(RUN, "database"), pytest.param(HOOKS, "embedded", marks=pytest.mark.nightly)],
+    ids=["database", "embedded"],
 )
 def test_of_two_at_once_one_may_be_stopped(qwf_dsn: str, place: Path, words: list[str], where: str) -> None:
     """The other goes on to its end, on one database as on one embedded server."""

@@ -97,9 +97,12 @@ def test_a_run_that_fails_is_1(qwf_dsn: str, place: Path) -> None:
     assert (last["node"], last["state"]) == (None, "failed")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_needs_no_database_of_ones_own(directory: Path) -> None:
-    """It makes an embedded one, of which nothing runs any more when the command has ended."""
+    """It makes an embedded one, of which nothing runs any more when the command has ended.
+
+    On each change two of them do so at once, in test_cli_here_stops.py.
+    """
     (directory / "film.yaml").write_text(FILM, encoding="utf-8")
     environment = worker_environment("") | unset_environment(directory)
     environment["PYTHONPATH"] += f":{Path(__file__).parents[2]}"
@@ -155,9 +158,12 @@ def jobs(dsn: str) -> list[tuple[str, int]]:
         return connection.execute("SELECT status, failures FROM workflow_node_jobs ORDER BY id").fetchall()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_at_once_share_a_database(qwf_dsn: str, place: Path) -> None:
-    """Their roles work for both, and the one that ends first leaves the other whole."""
+    """Their roles work for both, and the one that ends first leaves the other whole.
+
+    On each change one of two is stopped, in test_cli_here_stops.py.
+    """
     both = [begin(qwf_dsn, place, "film.yaml", "-i", f"title={name}", "--here") for name in ("Sea", "Sky")]
     for process in both:
         status, told, said = ended(process)

@@ -61,7 +61,7 @@ class Shop:
 
         What it needs of others is imported already; a run of pytest wants to import for itself.
         """
-        is_warm = command[0] == PYTHON and command[1] != "-c" and "pytest" not in command
+        is_warm = command[0] == PYTHON and "pytest" not in command
         ended = subprocess.run(
             [str(warm_python()), *command[1:]] if is_warm else command,
             cwd=self.directory,

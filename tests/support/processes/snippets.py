@@ -40,6 +40,8 @@ from queue_workflows.host.processes.tree_by_mark import kill_tree
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)\s*$")
 REMARK = re.compile(r"^\s*<!--\s*(?P<kind>not run|file|in the background):\s*(?P<text>.*?)\s*-->\s*$")
+# A role that a supervisor names: `gpu/1: started`, or `running orchestrator/1, cpu/1; Ctrl-C stops them all`.
+ROLE = re.compile(r"\b([a-z]+)/\w+(?=, |; |: started)")
 COMMAND_TIMEOUT_S = 300
 LOOK_EVERY_S = 0.05
 # How a command may end that was asked to stop, or was done by itself.
@@ -188,6 +190,7 @@ def _in_the_background(snippet: Snippet, exported: Path) -> Iterator[None]:
         process = spawn(["sh", "-c", f". {exported}\nexec {step.command}"], stdout=output, stderr=output)
         try:
             _await_beginning(snippet, step, process, output)
+            _await_roles(step, output)
             yield
             process.terminate()
             if process.wait(COMMAND_TIMEOUT_S) not in STOPPED:
@@ -213,6 +216,25 @@ def _await_beginning(snippet: Snippet, step: Step, process: Child, output: TextI
                 f"{snippet.name}: `{step.command}` printed\n{said}\nbut the page says\n{shown}"
             )
         time.sleep(LOOK_EVERY_S)
+
+
+def _await_roles(step: Step, output: TextIO) -> None:
+    """Wait until the roles that it says it runs can be seen by others, as a reader who types has to."""
+    named = {*ROLE.findall(_said(output)), *(["orchestrator"] if "--orchestrator" in step.command else [])}
+    if not named:
+        return
+    import psycopg
+
+    from queue_workflows.repositories.reports.presence import PresenceRepository
+
+    queues = named - {"orchestrator", "scheduler", "janitor", "web"}
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    with psycopg.connect(os.environ["QWF_DB_URL"], autocommit=True) as connection:
+        while time.monotonic() < deadline:
+            present = PresenceRepository(connection).of(queues, stale_s=COMMAND_TIMEOUT_S)
+            if present.served == queues and present.has_orchestrator >= ("orchestrator" in named):
+                return
+            time.sleep(LOOK_EVERY_S)
 
 
 def _said(output: TextIO) -> str:

@@ -145,12 +145,16 @@ def _run_qwf(arguments: list[str]) -> None:
 
 
 def _run_python(arguments: list[str]) -> None:
-    """As the interpreter does with `-m MODULE` and with a script; of its variables it heeds two."""
+    """As the interpreter does with `-m MODULE`, `-c` and a script; of its variables it heeds two."""
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     for name in [name for name in sys.modules if name.split(".")[0] in ("queue_workflows", "support")]:
         del sys.modules[name]
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if arguments[0] == "-m":
+    if arguments[0] == "-c":
+        sys.argv[:] = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
+        exec(compile(arguments[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+    elif arguments[0] == "-m":
         sys.argv[:] = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
