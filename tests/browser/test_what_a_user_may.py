@@ -55,8 +55,8 @@ def test_a_viewer_is_offered_nothing(
 ) -> None:
     """Of every page it sees everything but what would change something.
 
-    Scripts make no offers, so they are switched off; without them too a page has its heading and its menu, and
-    complains of nothing.
+    Scripts make no offers, so they are switched off; without them too a page has its heading and its menu,
+    and complains of nothing.
     """
     page, there, _connection = full
     tab = tabs.open(VIEWER, java_script_enabled=False)
