@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
-from support.servers.browsed_page import BrowsedPage, browsed_page
+from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
 
 if TYPE_CHECKING:
     from support.browser.chromium import Browser, Tabs
@@ -32,6 +32,25 @@ def tabs(browser: Browser) -> Iterator[Tabs]:
     tabs = Tabs(browser)
     yield tabs
     tabs.close()
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Browser) -> Iterator[Tabs]:
+    """One tab of the operator for a whole file: one for each test costs more than what is done in it."""
+    from support.browser.chromium import Tabs
+
+    tabs = Tabs(browser)
+    tabs.open(OPERATOR)
+    yield tabs
+    tabs.close()
+
+
+@pytest.fixture
+def reader(shared: Tabs) -> Tabs:
+    """That tab on an empty page; what it complained of before is not this test's."""
+    shared.only.goto("about:blank")
+    shared.complaints.clear()
+    return shared
 
 
 @pytest.fixture

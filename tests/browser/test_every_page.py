@@ -8,9 +8,9 @@ from uuid import UUID
 import psycopg
 import pytest
 from support.browser.axe import violations
-from support.browser.chromium import Browser, Tabs, expect
+from support.browser.chromium import Tabs, expect
 from support.rows.every_state import EveryState, put_every_state
-from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
+from support.servers.browsed_page import BrowsedPage, browsed_page
 
 from queue_workflows.testing.servers import QwfServer
 from queue_workflows.web.pages.all import ADDRESSES
@@ -58,24 +58,12 @@ def empty(qwf_server: QwfServer) -> Iterator[BrowsedPage]:
         yield page
 
 
-@pytest.fixture(scope="module")
-def reader(browser: Browser) -> Iterator[Tabs]:
-    """One tab for all pages, one after the other: what they share is loaded and compiled once."""
-    tabs = Tabs(browser)
-    tabs.open(OPERATOR)
-    yield tabs
-    tabs.close()
-
-
 def flaws(reader: Tabs, url: str, *statuses: int, narrow: str = SCHEMES[0]) -> list[str]:
     """What is wrong with a page in both themes and at each width; which theme it is in where it is narrow."""
     asked = dict(zip(ENDS, sorted(SCHEMES, key=lambda scheme: scheme != narrow), strict=True))
-    (tab,) = reader.contexts[0].pages
-    tab.goto("about:blank")
+    tab = reader.only
     tab.emulate_media(color_scheme=SCHEMES[0])
     tab.set_viewport_size({"width": WIDTHS[-1], "height": 900})
-    # What the page before complained of as it was left is not this one's.
-    reader.complaints.clear()
     answer = tab.goto(url)
     assert answer is not None
     found = [] if answer.status in statuses else [f"status {answer.status} instead of {statuses}"]

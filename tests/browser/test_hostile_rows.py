@@ -8,9 +8,9 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from support.browser.chromium import Page, Tabs, expect
+from support.browser.chromium import Tabs, expect
 from support.rows.every_state import WORKER, EveryState, put_every_state
-from support.servers.browsed_page import OPERATOR, BrowsedPage, browsed_page
+from support.servers.browsed_page import BrowsedPage, browsed_page
 
 from queue_workflows.testing.servers import QwfServer
 from queue_workflows.web.pages.all import ADDRESSES
@@ -81,8 +81,9 @@ def spoil(connection: psycopg.Connection, run: UUID) -> None:
     )
 
 
-def check(tab: Page, tabs: Tabs, url: str) -> None:
+def check(reader: Tabs, url: str) -> None:
     """Nothing ran, nothing is turned around, and the page is of a size that a browser can carry."""
+    tab = reader.only
     answer = tab.goto(url)
     assert answer is not None
     assert (answer.status, len(answer.body()) < MOST_BYTES) == (200, True), url
@@ -92,40 +93,39 @@ def check(tab: Page, tabs: Tabs, url: str) -> None:
     assert (
         tab.evaluate("() => document.querySelectorAll('main script, main img, main iframe').length") == 0
     ), url
-    assert tabs.complaints == [], url
+    assert reader.complaints == [], url
 
 
 @pytest.mark.parametrize("path", [*(address.path for address in ADDRESSES), *MORE])
-def test_on_every_page(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState], path: str) -> None:
+def test_on_every_page(reader: Tabs, hostile: tuple[BrowsedPage, EveryState], path: str) -> None:
     """Markup is shown as it is written, and what steers the direction of writing by a mark."""
     page, there = hostile
-    check(tabs.open(OPERATOR), tabs, page.url + there.place(path))
+    check(reader, page.url + there.place(path))
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "failed", "event"])
-def test_on_the_page_of_a_job(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState], status: str) -> None:
+def test_on_the_page_of_a_job(reader: Tabs, hostile: tuple[BrowsedPage, EveryState], status: str) -> None:
     """The markup can be read there, so nothing was lost but its power."""
     page, there = hostile
-    tab = tabs.open(OPERATOR)
-    check(tab, tabs, page.url + there.place("/jobs/{job}", job=status))
-    assert "<script>window.hit = 1</script>" in tab.locator("main").inner_text()
+    check(reader, page.url + there.place("/jobs/{job}", job=status))
+    assert "<script>window.hit = 1</script>" in reader.only.locator("main").inner_text()
 
 
-def test_a_value_that_nests_too_deeply(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState]) -> None:
+def test_a_value_that_nests_too_deeply(reader: Tabs, hostile: tuple[BrowsedPage, EveryState]) -> None:
     """The job's page says what is so; the list that it stands in is as before."""
     page, there = hostile
-    tab = tabs.open(OPERATOR)
+    tab = reader.only
     answer = tab.goto(page.url + there.place("/jobs/{job}", job="scheduled"))
     assert answer is not None
     assert answer.status == 422
     expect(tab.locator("main")).to_contain_text("nested too deeply to be read")
-    check(tab, tabs, f"{page.url}/jobs?q=status:scheduled")
+    check(reader, f"{page.url}/jobs?q=status:scheduled")
 
 
-def test_in_a_filter_and_in_the_search(tabs: Tabs, hostile: tuple[BrowsedPage, EveryState]) -> None:
+def test_in_a_filter_and_in_the_search(reader: Tabs, hostile: tuple[BrowsedPage, EveryState]) -> None:
     """What somebody else put into a link is text on the page that it leads to."""
     page, _there = hostile
-    tab = tabs.open(OPERATOR)
+    tab = reader.only
     for path in ("/jobs", "/runs", "/go", "/failures"):
         name = "queue" if path == "/failures" else "q"
         tab.goto(f"{page.url}{path}?{name}=error:%22{'%3Cscript%3Ewindow.hit%3D1%3C/script%3E'}%22")

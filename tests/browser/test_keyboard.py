@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.browser.chromium import Page, Tabs, expect
 from support.rows.jobs import Jobs
-from support.servers.browsed_page import OPERATOR, BrowsedPage
+from support.servers.browsed_page import BrowsedPage
 
 from queue_workflows.web.rendering.texts import SECTIONS
 
@@ -17,12 +17,12 @@ _FOCUSED = "() => document.activeElement.textContent.trim()"
 
 
 @pytest.fixture
-def tab(tabs: Tabs, page: BrowsedPage, ingest: Jobs) -> Page:
+def tab(reader: Tabs, page: BrowsedPage, ingest: Jobs) -> Page:
     """The list of three jobs, of which the newest comes first."""
     ingest.enqueue(3)
-    tab = tabs.open(OPERATOR)
-    tab.goto(f"{page.url}/jobs")
-    return tab
+    # Each test's page has a port, and with it a memory, of its own.
+    reader.only.goto(f"{page.url}/jobs")
+    return reader.only
 
 
 def names(tab: Page) -> list[str]:
@@ -81,8 +81,11 @@ def test_the_filter(tab: Page) -> None:
 
 
 def test_the_menu(tab: Page) -> None:
-    """g and a letter go to each page of the menu."""
-    for section in SECTIONS:
+    """g and a letter go to a page of the menu: each entry has the letter that it is listed with."""
+    keys = "() => [...document.querySelectorAll('.pages a')].map((a) => [a.dataset.key, a.pathname])"
+    listed = {(section.letter, section.path) for section in SECTIONS}
+    assert {(key, path) for key, path in tab.evaluate(keys)} == listed
+    for section in (SECTIONS[0], SECTIONS[1], SECTIONS[-1]):
         tab.keyboard.press("g")
         tab.keyboard.press(section.letter)
         tab.wait_for_url(lambda url, path=section.path: urlsplit(url).path == path)

@@ -66,20 +66,24 @@ def _answers(port: int) -> bool:
     return True
 
 
-def signed_in(tabs: Tabs, mounted: Mounted, name: str) -> Page:
+@pytest.fixture
+def tab(reader: Tabs) -> Page:
+    """A tab without a session; applications know nothing of the user that its requests name."""
+    reader.only.context.clear_cookies()
+    return reader.only
+
+
+def signed_in(tab: Page, mounted: Mounted, name: str) -> None:
     """The user's tab, which the application led to the page."""
-    tab = tabs.open()
     tab.goto(mounted.url)
     tab.get_by_label("Name").fill(name)
     tab.get_by_label("Password").fill(f"{name}'s password")
     tab.get_by_role("button", name="Sign in").click()
     tab.wait_for_url(f"{mounted.url}/ops/jobs")
-    return tab
 
 
-def test_nobody_sees_it_without_signing_in(mounted: Mounted, tabs: Tabs, conn: psycopg.Connection) -> None:
+def test_nobody_sees_it_without_signing_in(mounted: Mounted, tab: Page, conn: psycopg.Connection) -> None:
     """The application's session decides, and a wrong password is none."""
-    tab = tabs.open()
     answer = tab.goto(f"{mounted.url}/ops/jobs")
     assert answer is not None
     assert answer.status == 401
@@ -87,11 +91,11 @@ def test_nobody_sees_it_without_signing_in(mounted: Mounted, tabs: Tabs, conn: p
 
 
 def test_an_operator_finds_a_job_and_cancels_it(
-    mounted: Mounted, tabs: Tabs, ingest: Jobs, conn: psycopg.Connection
+    mounted: Mounted, reader: Tabs, tab: Page, ingest: Jobs, conn: psycopg.Connection
 ) -> None:
     """Every link leads below the prefix, files are found, and the audit log has the app's own user."""
     (job,) = ingest.enqueue()
-    tab = signed_in(tabs, mounted, "ada")
+    signed_in(tab, mounted, "ada")
     asked: list[tuple[str, int]] = []
     tab.on("response", lambda response: asked.append((response.url, response.status)))
     tab.reload()
@@ -114,13 +118,13 @@ def test_an_operator_finds_a_job_and_cancels_it(
         ("ada", "job.cancel", "not wanted any more")
     ]
     assert [(url, status) for url, status in asked if status >= 400] == []
-    assert tabs.complaints == []
+    assert reader.complaints == []
 
 
-def test_a_viewer_only_looks(mounted: Mounted, tabs: Tabs, ingest: Jobs) -> None:
+def test_a_viewer_only_looks(mounted: Mounted, tab: Page, ingest: Jobs) -> None:
     """It is offered no act, and one that it asks for by hand is refused."""
     (job,) = ingest.enqueue()
-    tab = signed_in(tabs, mounted, "vic")
+    signed_in(tab, mounted, "vic")
     tab.get_by_role("link", name=f"ingest:{job}").click()
     tab.wait_for_url(f"{mounted.url}/ops/jobs/ingest:{job}")
     expect(tab.get_by_role("button", name="Cancel")).to_have_count(0)
@@ -131,14 +135,14 @@ def test_a_viewer_only_looks(mounted: Mounted, tabs: Tabs, ingest: Jobs) -> None
     assert ingest.seen(job, "status") == ("queued",)
 
 
-def test_the_page_keeps_up(mounted: Mounted, tabs: Tabs, ingest: Jobs) -> None:
+def test_the_page_keeps_up(mounted: Mounted, reader: Tabs, tab: Page, ingest: Jobs) -> None:
     """By its stream where the server is an ASGI one; where it is not, the page is loaded again by itself."""
     ingest.enqueue()
-    tab = signed_in(tabs, mounted, "ada")
+    signed_in(tab, mounted, "ada")
     if mounted.is_live:
         expect(tab.locator("[data-live-mark]")).to_have_attribute("data-state", "live")
     tab.evaluate("() => { window.loadedOnce = true; }")
     ingest.one("w7", lease_s=600)
     expect(tab.get_by_text("on w7")).to_be_visible()
     assert tab.evaluate("() => window.loadedOnce === true") is mounted.is_live
-    assert tabs.complaints == []
+    assert reader.complaints == []

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from support.browser.chromium import Browser, Page, Route, Tabs, chromium, expect
 from support.rows.jobs import Jobs
-from support.servers.browsed_page import CONFIRM, OPERATOR, BrowsedPage, browsed_page
+from support.servers.browsed_page import CONFIRM, BrowsedPage, browsed_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 EVIL = "evil.test"
@@ -38,9 +38,9 @@ def page(qwf_dsn: str, conn: psycopg.Connection) -> Iterator[BrowsedPage]:
 
 
 @pytest.fixture
-def tab(tabs: Tabs) -> Page:
+def tab(reader: Tabs) -> Page:
     """The operator's tab: whatever is asked from it, the operator asks."""
-    return tabs.open(OPERATOR)
+    return reader.only
 
 
 def at(page: BrowsedPage, host: str) -> str:

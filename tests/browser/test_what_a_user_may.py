@@ -29,7 +29,7 @@ async ([path, fields]) => {
 _GET = "async (path) => { const answer = await fetch(path); return [answer.status, await answer.text()]; }"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def full(qwf_server: QwfServer) -> Iterator[tuple[BrowsedPage, EveryState, psycopg.Connection]]:
     """The page with something in every state."""
     with qwf_server.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
@@ -53,14 +53,21 @@ def token_of(tab: Page) -> str:
 def test_a_viewer_is_offered_nothing(
     full: tuple[BrowsedPage, EveryState, psycopg.Connection], tabs: Tabs
 ) -> None:
-    """Of every page it sees everything but what would change something."""
+    """Of every page it sees everything but what would change something.
+
+    Scripts make no offers, so they are switched off; without them too a page has its heading and its menu,
+    and complains of nothing.
+    """
     page, there, _connection = full
-    tab = tabs.open(VIEWER)
+    tab = tabs.open(VIEWER, java_script_enabled=False)
     for address in ADDRESSES:
         answer = tab.goto(page.url + there.place(address.path))
         assert answer is not None
         assert answer.status == 200, address.path
         assert tab.locator(OFFERS).count() == 0, address.path
+        expect(tab.locator("main h1")).to_be_visible()
+        expect(tab.locator("nav.pages a[aria-current=page]:visible")).to_have_count(1)
+    assert tabs.complaints == []
 
 
 def test_a_viewer_can_do_nothing_by_hand(

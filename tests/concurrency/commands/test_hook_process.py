@@ -42,6 +42,23 @@ if os.fork() == 0:
     print(pid, flush=True)
     os._exit(0)
 """
+# Another one, whose starter stays, and is waited for when it ends.
+WAITED_FOR = """
+import os, time
+def silent():
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2): os.dup2(null, stream)
+if os.fork() == 0:
+    os.setsid()
+    if (starter := os.fork()) == 0:
+        if (pid := os.fork()) != 0:
+            print(pid, flush=True)
+        silent()
+        time.sleep(1000)
+    silent()
+    os.waitpid(starter, 0)
+    time.sleep(1000)
+"""
 
 
 @pytest.fixture
@@ -60,8 +77,8 @@ def started() -> Iterator[list[int]]:
             os.kill(pid, 9)
 
 
-def start_elsewhere(started: list[int], env: dict[str, str] | None = None) -> int:
-    said = subprocess.run([sys.executable, "-S", "-c", ELSEWHERE], capture_output=True, text=True, env=env)
+def start_elsewhere(started: list[int], env: dict[str, str] | None = None, program: str = ELSEWHERE) -> int:
+    said = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env=env)
     started.append(int(said.stdout))
     return int(said.stdout)
 
@@ -185,6 +202,26 @@ def test_a_daemon_of_another_user_or_another_mark_is_left_alone(
     assert sweep(tmp_path, "b" * 32, {"plain": plain, "marked": marked}, since=began) == (plain,)
     assert sweep(tmp_path, "a" * 32, {"marked": marked}, since=time.time()) == (marked,)
     assert (gone(plain), gone(marked)) == (True, True)
+
+
+def test_a_daemon_whose_starter_ends_as_it_is_looked_at_is_ended(
+    tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is above it ends between two looks: the daemon itself is there, and is the hook's own."""
+    began = time.time() - 1
+    pid = start_elsewhere(started, program=WAITED_FOR)
+    starter, parent = psutil.Process(pid).ppid(), psutil.Process.parent
+    started += [starter, psutil.Process(starter).ppid()]
+
+    def ends_first(process: psutil.Process) -> psutil.Process | None:
+        if process.pid == starter and not gone(starter):
+            os.kill(starter, 9)
+            until(lambda: not psutil.pid_exists(starter))
+        return parent(process)
+
+    monkeypatch.setattr(psutil.Process, "parent", ends_first)
+    assert sweep(tmp_path, "b" * 32, {"d": pid}, since=began) == (pid,)
+    assert gone(pid)
 
 
 def test_where_hosts_share_a_directory_only_what_bears_the_mark_is_the_hooks(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +13,11 @@ import psycopg
 import pytest
 from support.rows.history import by_months, cleared, over, places, settle
 from support.rows.runs import settings
+from support.stages import dying_mover
+from support.suite.warm_starts import run
 
 from queue_workflows.engine.upkeep.history import HistoryMoving
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.sql.connection import Statements
 
 # One look, so that nothing moves between two counts.
 HOW_OFTEN = "SELECT id, count(*) FROM ingest_jobs_and_history GROUP BY id HAVING count(*) > 1"
@@ -34,28 +35,6 @@ def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def move_and_die(dsn: str, before: int, is_after: bool) -> None:
-    """Move until a statement is due, and be killed right before it is sent or right after its answer."""
-    left = before
-    rows = Statements.rows
-
-    def counted(self: Statements, *args: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0 and not is_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = rows(self, *args)
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-    Statements.rows = counted  # type: ignore[method-assign, assignment]
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        moving = HistoryMoving(settings())
-        while True:
-            moving.move(connection)
-
-
 @pytest.mark.parametrize("back", [False, True], ids=["to the history", "back"])
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 def test_a_mover_that_is_killed_leaves_each_job_once(
@@ -67,12 +46,15 @@ def test_a_mover_that_is_killed_leaves_each_job_once(
     if back:
         settle(connection)
         by_months(connection, False)
-    fork = multiprocessing.get_context("spawn")
     for number in range(5):
-        mover = fork.Process(target=move_and_die, args=(qwf_dsn, number, is_after))
-        mover.start()
-        mover.join(120)
-        assert mover.exitcode == -signal.SIGKILL
+        mover = [
+            sys.executable,
+            dying_mover.__file__,
+            qwf_dsn,
+            str(number),
+            "after" if is_after else "before",
+        ]
+        assert run(mover, os.environ).returncode == -signal.SIGKILL
         table, history = places(connection)
         assert sorted(table + history) == ids
     settle(connection)

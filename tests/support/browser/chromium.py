@@ -71,6 +71,12 @@ class Tabs:
         self.contexts.append(context)
         return context.new_page()
 
+    @property
+    def only(self) -> Page:
+        """The tab, where one was opened."""
+        ((tab,),) = (context.pages for context in self.contexts)
+        return tab
+
     def close(self) -> None:
         """Close every tab."""
         for context in self.contexts:

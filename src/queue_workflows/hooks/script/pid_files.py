@@ -119,8 +119,7 @@ def _is_own(pid: int, mark: str, since: float, written: float) -> bool | None:
         started = process.create_time()
         if process.status() == psutil.STATUS_ZOMBIE or started > written + _SLACK_S:
             return None
-        above = {parent.pid for parent in process.parents()}
-        if pid == os.getpid() or os.getpid() in above or pid in _above_us():
+        if pid == os.getpid() or os.getpid() in _above(process) or pid in _above(psutil.Process()):
             return False
         borne = process.environ().get(MARK, "")
         if borne:
@@ -140,8 +139,14 @@ def _is_marked(pid: int, mark: str) -> bool:
         return False
 
 
-def _above_us() -> set[int]:
-    return {parent.pid for parent in psutil.Process().parents()}
+def _above(process: psutil.Process) -> set[int]:
+    """Those above a process; if one of them ends meanwhile, it is looked at again, and is not gone itself."""
+    while True:
+        try:
+            return {parent.pid for parent in process.parents()}
+        except psutil.NoSuchProcess as ended:
+            if ended.pid == process.pid:
+                raise
 
 
 def _pid_files(directory: int) -> Iterator[tuple[str, int, float]]:
