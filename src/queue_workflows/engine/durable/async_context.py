@@ -23,7 +23,6 @@ from queue_workflows.engine.durable.base import (
     DurableBase,
     NotStored,
     all_steps,
-    args_of_round,
     backoff_s_of,
     check_failures,
     check_tries,
@@ -137,7 +136,6 @@ class AsyncDurableContext(DurableBase):
         self._flushing = asyncio.Lock()
         rows = await self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
-        args_of_round(self._job, self._history)
         return self._history
 
     async def finish(self) -> None:

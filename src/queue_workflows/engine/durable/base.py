@@ -117,7 +117,8 @@ class DurableBase:
             if row is not None:
                 child.id = row.child_id
                 return child
-            job = new_job(task, args, self._job.queue, self._find, options)
+            queue = self._job.queue if isinstance(self._job, ClaimedIngestJob) else None
+            job = new_job(task, args, queue, self._find, options)
             self._unborn.append((NewChild(call, job), child))
             return child
         finally:
@@ -318,9 +319,13 @@ def current_transaction() -> Any:
 
 
 def args_of_round(job: Any, history: History) -> None:
-    """Give a job the arguments of its round."""
-    if history.args is not None and isinstance(job, ClaimedIngestJob):
+    """Give a job, as its function gets it, the arguments of its round; those of a node are its inputs."""
+    if history.args is None:
+        return
+    if isinstance(job, ClaimedIngestJob):
         job.args = history.args
+    else:
+        job.inputs = history.args
 
 
 def all_steps(unborn: Sequence[tuple[NewChild, Child]]) -> list[NewChild]:

@@ -20,7 +20,6 @@ from queue_workflows.engine.durable.base import (
     DurableBase,
     NotStored,
     all_steps,
-    args_of_round,
     backoff_s_of,
     check_failures,
     check_tries,
@@ -203,7 +202,6 @@ class DurableContext(DurableBase):
         self._thread = threading.get_ident()
         rows = self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
-        args_of_round(self._job, self._history)
         return self._history
 
     def finish(self) -> None:

@@ -208,20 +208,12 @@ class TaskRegistry:
     ) -> tuple[Work, list[str]]:
         """The work of a durable task, and what workers say that they know by it; loaded for it alone."""
         from queue_workflows.engine.durable.function import durable_work, version_name
+        from queue_workflows.engine.registry.versions import older_versions
 
         if durable is not True:
             raise ConfigurationError(f"{label}: a version is that of a durable function: give durable=True")
-        if work.rules.at_most_once:
-            raise ConfigurationError(f"{label}: what is durable begins again, and at_most_once forbids that")
-        older = {}
-        for each, fn in (versions or {}).items():
-            _, one = _work(fn, label)
-            if one.is_async is not work.is_async:
-                raise ConfigurationError(f"{label}: its versions are all async, or none is")
-            older[checked_name(each) if each else each] = one
-        if older and version is None:
-            raise ConfigurationError(f"{label}: it has versions before it, and none itself")
-        known = [*([] if version is None else [checked_name(version)]), *older]
+        older = older_versions(label, work, version, versions, lambda fn: _work(fn, label)[1])
+        known = [*([] if version is None else [version]), *older]
         made = durable_work(work, name=name, version=version, older=older, find=self.task_named)
         return made, [name, *(version_name(name, each) for each in known)]
 
