@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # A task's jobs by its name, where this process knows the task.
 MakeJob: TypeAlias = Callable[..., NewIngestJob]
 FindTask: TypeAlias = Callable[[str], Any]
+_GONE: Final = {"kind": "gone", "message": "it, or its result, was pruned before it was waited for"}
 _HAS_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED})
 
 
@@ -78,7 +79,12 @@ def results_json(ids: Sequence[int], ends: Sequence[ChildEnd]) -> str:
         [
             [one, by_id[one].status.value, by_id[one].result, by_id[one].error]
             if one in by_id
-            else [one, "gone", None, {"kind": "gone", "message": "it was pruned before it was waited for"}]
+            else [
+                one,
+                "gone",
+                None,
+                dict(_GONE),
+            ]
             for one in ids
         ]
     )
