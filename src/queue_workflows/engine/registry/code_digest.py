@@ -30,7 +30,7 @@ def code_digest(fn: Callable[..., Any]) -> str | None:
         return None
     read.name, read.decorator_list = "_", []
     if ast.get_docstring(read, clean=False) is not None:
-        read.body[0] = ast.Pass()
+        read.body = read.body[1:] or [ast.Pass()]
     return blake2b(ast.unparse(read).encode(), digest_size=8).hexdigest()
 
 
