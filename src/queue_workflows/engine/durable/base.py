@@ -223,10 +223,10 @@ class DurableBase:
         """It could not be stored: whatever comes next has to."""
         self._unborn[:0], self._due[:0] = unborn, steps
 
-    def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
+    def _failed(self, call: Call, exc: Exception, tries: int, *, ended_at: float | None = None) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""
         error = captured(exc, redactor())
-        step = self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries)
+        step = self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries, ended_at=ended_at)
         self._failures.append((call.branch, self._history.position, step))
         failed = StepFailed(call.name, loads(error))
         failed.__cause__ = exc

@@ -73,6 +73,7 @@ class Procedures:
         error: str | None = None,
         tries: int = 1,
         took_s: float = 0.0,
+        ended_at: float | None = None,
     ) -> NewStep:
         """A step as it is stored."""
         return NewStep(
@@ -88,6 +89,7 @@ class Procedures:
             tries=tries,
             version=self.version,
             took_s=took_s,
+            ended_at=ended_at,
         )
 
     def store(self, steps: Sequence[NewStep]) -> Procedure[list[Stored]]:
@@ -97,12 +99,12 @@ class Procedures:
             raise self._lost()
         return [answer[step.key] for step in steps]
 
-    def store_on(self, conn: Handle, step: NewStep) -> bool:
-        """Store a step in the transaction of a connection; whether it was not there before."""
+    def store_on(self, conn: Handle, step: NewStep) -> Stored:
+        """Store a step in the transaction of a connection."""
         answer = self._steps(conn).store([step])
         if step.key not in answer:
             raise self._lost()
-        return answer[step.key].is_new
+        return answer[step.key]
 
     def row_of(self, call: Call) -> Procedure[StepRow | None]:
         """What is stored of a call by now."""

@@ -41,9 +41,9 @@ WITH given AS MATERIALIZED (
         %(calls)s::integer[], %(positions)s::integer[], %(kinds)s::text[], %(statuses)s::text[],
         %(beside)s::boolean[],
         %(results)s::text[], %(failures)s::text[], %(tries)s::integer[], %(versions)s::text[],
-        %(children)s::bigint[], %(took)s::float8[]
+        %(children)s::bigint[], %(took)s::float8[], %(ended)s::float8[]
     ) AS given (id, attempt, claimed_by, name, call, position, kind, status, beside, result, error, tries,
-        version, child_id, took_s)
+        version, child_id, took_s, ended_at)
 ), held AS MATERIALIZED (
     SELECT given.* FROM given JOIN {table} AS job ON {holds}
 ), stored AS (
@@ -51,7 +51,8 @@ WITH given AS MATERIALIZED (
         error, tries, attempt, version, child_id, started_at, finished_at)
     SELECT '{name}', id, name, call, position, kind, status, beside, NULLIF(result, '')::jsonb,
         NULLIF(error, '')::jsonb, tries, attempt, NULLIF(version, ''), child_id,
-        statement_timestamp() - make_interval(secs => took_s), statement_timestamp()
+        statement_timestamp() - make_interval(secs => took_s),
+        COALESCE(to_timestamp(ended_at), statement_timestamp())
     FROM held
     ON CONFLICT (job_family, job_id, name, call) DO UPDATE SET
         status = excluded.status, result = excluded.result, error = excluded.error,
@@ -114,7 +115,10 @@ class StepRow(NamedTuple):
 
 
 class NewStep(NamedTuple):
-    """A step to store: what it came to is checked JSON text; `took_s` is how long ago it began."""
+    """A step to store: what it came to is checked JSON text; `took_s` is how long ago it began.
+
+    `ended_at` is when it ended, by the server's clock, where that is not when it is stored.
+    """
 
     fence: Fence
     name: str
@@ -129,6 +133,7 @@ class NewStep(NamedTuple):
     version: str | None = None
     child_id: int | None = None
     took_s: float = 0.0
+    ended_at: float | None = None
 
     @property
     def key(self) -> tuple[int, str, int]:
@@ -206,4 +211,5 @@ def store_params(steps: Sequence[NewStep]) -> dict[str, Any]:
         "versions": texts(step.version or "" for step in steps),
         "children": array("NULL" if step.child_id is None else str(step.child_id) for step in steps),
         "took": array(repr(float(step.took_s)) for step in steps),
+        "ended": array("NULL" if step.ended_at is None else repr(step.ended_at) for step in steps),
     }
