@@ -1,8 +1,8 @@
 """How late sleepers wake, and what the looks for their events cost a queue that has none.
 
-Sleepers are durable functions that are due within one minute, beside as many plain jobs for later that are due
-in that minute: what a queue of jobs without steps drains anyway is what there is to compare with. The second
-measure drains plain jobs with the trigger on ends of children and the look for news, and without.
+Sleepers are durable functions that are due within one minute, beside as many plain jobs for later that are
+due in that minute: what a queue of jobs without steps drains anyway is what there is to compare with. The
+second measure drains plain jobs with the trigger on ends of children and the look for news, and without.
 """
 
 from __future__ import annotations
