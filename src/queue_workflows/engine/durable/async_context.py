@@ -348,7 +348,7 @@ class AsyncDurableContext(DurableBase):
         if transaction.connection is not None:
             transaction.take_back(transaction.connection)
             stored: Stored = await awaited(
-                transaction.connection, lambda usable: self._asks.store_on(usable, step)
+                transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
             )
             if stored.is_new:
                 await transaction.commit()

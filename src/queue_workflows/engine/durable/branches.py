@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from contextvars import ContextVar, Token, copy_context
 from hashlib import blake2b
+from types import FrameType
 from typing import Any, Final
 from weakref import ref
 
@@ -118,7 +119,7 @@ def _check_order(coroutine: Any) -> None:
 
     Calls of `ctx` have their place before they are awaited.
     """
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(_FRAMES):
         if frame is None:
             return
