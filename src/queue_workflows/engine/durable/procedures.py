@@ -61,8 +61,7 @@ class Procedures:
         """What is stored of the job; nothing can be in its first attempt."""
         if self._job.attempt <= 1:
             return []
-        rows: list[StepRow] = yield Ask(lambda conn: self._steps(conn).stored(self._job.id))
-        return rows
+        return (yield from self._writer.reading(self._job.id))
 
     def step(
         self,

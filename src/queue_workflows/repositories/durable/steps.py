@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from json import loads
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.repositories.sql.arrays import array, texts
+from queue_workflows.repositories.sql.arrays import array, id_array, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, Statements
 from queue_workflows.repositories.sql.families import FENCE, per_family
@@ -29,6 +29,16 @@ SELECT name, call, position, kind, status, beside, result::text, error::text, tr
 FROM durable_steps
 WHERE job_family = %(family)s::text AND job_id = %(job_id)s::bigint
 ORDER BY position, name, call
+"""
+# Those of several jobs at once, each as `STORED` has them.
+STORED_OF_EACH: Final = """
+SELECT job_id, name, call, position, kind, status, beside, result::text, error::text, tries, version,
+    child_id, extract(epoch FROM wake_at)::float8,
+    extract(epoch FROM wake_at - statement_timestamp())::float8,
+    extract(epoch FROM COALESCE(finished_at, started_at))::float8
+FROM durable_steps
+WHERE job_family = %(family)s::text AND job_id = ANY (%(job_ids)s::bigint[])
+ORDER BY job_id, position, name, call
 """
 # given: a row for each step, of any jobs. held: those of attempts that hold their jobs; no row is locked, as
 # the key of a step decides. stored: what was not there, or waited. A step without a row in the answer is of
@@ -158,6 +168,15 @@ class StepRepository:
     def stored(self, job_id: int) -> list[StepRow]:
         """The steps of a job, in the order in which they were called."""
         return stored_rows(self._sql.rows(STORED, {"family": self._family, "job_id": job_id}))
+
+    def stored_of(self, job_ids: Sequence[int]) -> dict[int, list[StepRow]]:
+        """`stored` of several jobs, by their ids."""
+        found: dict[int, list[StepRow]] = {job_id: [] for job_id in job_ids}
+        for job_id, *row in self._sql.rows(
+            STORED_OF_EACH, {"family": self._family, "job_ids": id_array(job_ids)}
+        ):
+            found[job_id] += stored_rows([row])
+        return found
 
     def store(self, steps: Sequence[NewStep]) -> dict[tuple[int, str, int], Stored]:
         """Store steps by their keys; one that is missing in the answer is of an attempt that is over."""
