@@ -1,10 +1,12 @@
 """Steps a second of durable functions, beside those of DBOS and Absurd, on one server in turns.
 
     python scripts/bench/durable.py --peers /path/to/python [--functions 300] [--rounds 3]
+    python scripts/bench/durable.py --waking [--sleepers 100000] [--jobs 20000] [--rounds 3]
 
 `--peers` is the interpreter of an environment with `dbos`, `absurd-sdk`, `absurdctl` and psycopg. Each round
 has each of them work off so many functions of ten steps that do nothing, by one worker process with a hundred
-at once; the clock runs from its first stored step to its last end.
+at once; the clock runs from its first stored step to its last end. `--waking` is about sleepers, and
+about what the looks for events cost plain jobs: see `bench/steps/waking.py`.
 """
 
 from __future__ import annotations
@@ -91,10 +93,21 @@ def _when(connection: psycopg.Connection[tuple[int]], question: str, least: int)
 def main() -> None:
     """Measure in turns, and print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", required=True, help="the interpreter of the peers' environment")
+    parser.add_argument("--peers", help="the interpreter of the peers' environment")
+    parser.add_argument("--waking", action="store_true", help="measure how late sleepers wake")
+    parser.add_argument("--sleepers", type=int, default=100_000)
+    parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--functions", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    if given.waking:
+        from bench.steps.waking import measure
+
+        with open_server(None) as server:
+            measure(server, sleepers=given.sleepers, jobs=given.jobs, rounds=given.rounds)
+        return
+    if given.peers is None:
+        parser.error("give --peers, or --waking")
     rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     with open_server(None) as server:
         print(f"PostgreSQL {server.version}, fsync {'on' if server.fsync else 'off'}")

@@ -66,7 +66,10 @@ WITH due AS (
             AND run_at < statement_timestamp() + interval '90 years'
     )
     UNION ALL
-    SELECT run_at FROM workflow_node_jobs WHERE status = 'scheduled' AND hold_reason IS NULL
+    SELECT run_at FROM workflow_node_jobs WHERE status = 'scheduled' AND (
+        hold_reason IS NULL OR hold_reason IN ('asleep', 'event', 'children')
+            AND run_at < statement_timestamp() + interval '90 years'
+    )
     UNION ALL
     SELECT expires_at FROM workflow_node_jobs WHERE status = 'awaiting_input' AND expires_at IS NOT NULL
     UNION ALL

@@ -71,7 +71,8 @@ _IS_OLD: Final = """COALESCE(
     finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8), false
 )"""
 # old: those of these runs that still are to go, held so that nobody retries one while its jobs are deleted.
-# found: some of their jobs, so that a run of a hundred thousand is not deleted by one statement.
+# found: some of their jobs, so that a run of a hundred thousand is not deleted by one statement. steps: what
+# durable functions among them did.
 DELETE_JOBS: Final = f"""
 WITH old AS MATERIALIZED (
     SELECT id FROM workflow_runs
@@ -82,6 +83,8 @@ WITH old AS MATERIALIZED (
     WHERE run_id = ANY (ARRAY(SELECT id FROM old))
     LIMIT {JOBS_AT_ONCE}
     FOR UPDATE SKIP LOCKED
+), steps AS (
+    DELETE FROM durable_steps WHERE job_family = 'node' AND job_id = ANY (ARRAY(SELECT id FROM found))
 )
 DELETE FROM workflow_node_jobs WHERE id = ANY (ARRAY(SELECT id FROM found)) RETURNING id
 """  # noqa: S608 - a number of our own
@@ -99,6 +102,10 @@ _STEPS_OF: Final = """steps AS (
 _IS_NOT_AWAITED: Final = """NOT EXISTS (
         SELECT FROM durable_steps AS step
         JOIN ingest_jobs AS parent ON parent.id = step.job_id AND step.job_family = 'ingest'
+        WHERE step.child_id = ingest_jobs.id AND parent.finished_at IS NULL
+    ) AND NOT EXISTS (
+        SELECT FROM durable_steps AS step
+        JOIN workflow_node_jobs AS parent ON parent.id = step.job_id AND step.job_family = 'node'
         WHERE step.child_id = ingest_jobs.id AND parent.finished_at IS NULL
     )"""
 # old: the first of what nobody needs any more, whether it has a key or not.
@@ -181,19 +188,23 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM durable_events WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 """  # noqa: S608 - a number of our own
-# walked: some steps, by their jobs. orphans: of these the jobs that are nowhere, as code of a version that
+# walked: some steps of a family, by their jobs. orphans: of these the jobs that are nowhere, as code that
 # knew no steps has deleted them; each looked up by its id, where EXISTS may read the whole table.
 DELETE_ORPHAN_STEPS: Final = f"""
 WITH walked AS MATERIALIZED (
     SELECT job_id FROM durable_steps
-    WHERE job_family = 'ingest' AND job_id > %(after)s::bigint
+    WHERE job_family = %(family)s::text AND job_id > %(after)s::bigint
     ORDER BY job_id
     LIMIT {JOBS_AT_ONCE}
 ), orphans AS MATERIALIZED (
     SELECT job_id FROM (SELECT DISTINCT job_id FROM walked) AS step
-    WHERE (SELECT job.id FROM ingest_jobs_and_history AS job WHERE job.id = step.job_id LIMIT 1) IS NULL
+    WHERE CASE %(family)s::text
+        WHEN 'node' THEN (SELECT job.id FROM workflow_node_jobs AS job WHERE job.id = step.job_id LIMIT 1)
+        ELSE (SELECT job.id FROM ingest_jobs_and_history AS job WHERE job.id = step.job_id LIMIT 1)
+    END IS NULL
 ), gone AS (
-    DELETE FROM durable_steps WHERE job_family = 'ingest' AND job_id = ANY (ARRAY(SELECT job_id FROM orphans))
+    DELETE FROM durable_steps
+    WHERE job_family = %(family)s::text AND job_id = ANY (ARRAY(SELECT job_id FROM orphans))
 )
 SELECT max(job_id), count(*) FROM walked
 """  # noqa: S608 - a number of our own
@@ -314,9 +325,9 @@ class PruningRepository:
         """Delete events that nobody has taken, at most `JOBS_AT_ONCE`; how many."""
         return len(self._sql.rows(DELETE_EVENTS, self._times))
 
-    def delete_orphan_steps(self, after: int) -> int | None:
+    def delete_orphan_steps(self, family: Family, after: int) -> int | None:
         """Delete steps without a job among the next ones; behind which to go on, None at their end."""
-        last, count = self._sql.rows(DELETE_ORPHAN_STEPS, {"after": after})[0]
+        last, count = self._sql.rows(DELETE_ORPHAN_STEPS, {"family": family.name, "after": after})[0]
         return int(last) if count >= JOBS_AT_ONCE else None
 
     def _runs(self, sql: str, **params: Any) -> list[OldRun]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +78,43 @@ def spawns_and_fails_once(reason: str | None, args: dict[str, Any], *, ctx: Any)
     return child.result()
 
 
+@ingest_task("large", queue="load")
+def large(reason: str | None, args: dict[str, Any]) -> str:
+    """A child that returns so many bytes."""
+    return "x" * args["bytes"]
+
+
+@ingest_task("gathers", queue="fetch", durable=True)
+def gathers(reason: str | None, args: dict[str, Any], *, ctx: Any) -> int:
+    """So many of them at a time."""
+    children = [ctx.spawn(large, {"bytes": 6_000_000}) for _ in range(3)]
+    size = args["size"]
+    parts = [ctx.gather(*children[at : at + size]) for at in range(0, 3, size)]
+    return sum(len(one) for part in parts for one in part)
+
+
+TRIES: list[str] = []
+
+
+@ingest_task("fails_beside", queue="fetch", durable=True, max_attempts=2, backoff=0)
+async def fails_beside(reason: str | None, args: dict[str, Any], *, ctx: Any) -> str:
+    """A branch fails while the function spawns, and has not heard of it."""
+
+    async def step() -> str:
+        TRIES.append("tried")
+        if len(TRIES) == 1:
+            raise ValueError("the first time")
+        return "done"
+
+    async def branch() -> str:
+        return await ctx.step("once more", step)
+
+    beside = asyncio.create_task(branch())
+    await asyncio.wait([beside])
+    ctx.spawn(doubled, {"n": 1})
+    return await beside
+
+
 @pytest.fixture(autouse=True)
 def conn(qwf_configured: str) -> Iterator[psycopg.Connection]:
     """Nothing was enqueued or stored before."""
@@ -148,3 +186,44 @@ def test_what_an_attempt_that_failed_has_spawned_is_the_next_ones(conn: psycopg.
     outcomes = drain(conn=conn, with_scheduled=True)
     assert outcomes[-1].result == 8
     assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (2,)
+
+
+def test_results_that_are_too_large_together_are_refused_before_they_are_read(conn: psycopg.Connection):
+    """It is said what to do, and done with what is there: nothing is spawned or run again."""
+    job = gathers.enqueue({"size": 3}, conn=conn).id
+    outcomes = drain(conn=conn, with_scheduled=True)
+    assert (outcomes[-1].status, len(outcomes)) == ("failed", 5)
+    said = str(outcomes[-1].exception)
+    assert "the results of 3 children are 18,000,1" in said
+    assert "more than the 16,777,216 that are read and stored together: gather them in parts" in said
+    conn.execute("UPDATE ingest_jobs SET args = '{\"size\": 2}' WHERE id = %s", [job])
+    IngestJobRepository(conn).retry_many([job], actor="test")
+    assert [one.result for one in drain(conn=conn, with_scheduled=True)] == [18_000_000]
+
+
+def test_a_child_that_retention_had_emptied_is_told_as_gone(conn: psycopg.Connection):
+    """Rather than as one that returned nothing; what returned nothing while it was waited for is that."""
+    doubled.enqueue({"n": 3}, dedupe_key="one", conn=conn)
+    drain(conn=conn)
+    conn.execute("UPDATE ingest_jobs SET finished_at = now() - interval '33 days'")
+    Pruning(Settings()).prune(conn)
+    reads_one_by_key.enqueue({}, max_attempts=1, conn=conn)
+    (outcome,) = drain(conn=conn)
+    assert "its result, was pruned before it was waited for" in str(outcome.exception)
+    conn.execute("TRUNCATE ingest_jobs, durable_steps")
+    reads_one_by_key.enqueue({}, conn=conn)
+    drain(conn=conn, queues=["fetch"])
+    conn.execute(
+        "UPDATE ingest_jobs SET args = '{}', status = 'completed', finished_at = now() WHERE queue = 'load'"
+    )
+    (outcome,) = drain(conn=conn, with_scheduled=True)
+    assert (outcome.status, outcome.result) == ("completed", None)
+
+
+def test_a_failure_that_the_function_has_not_heard_of_is_tried_again(conn: psycopg.Connection):
+    """What a branch of it comes to is not stored where the function fails by that."""
+    TRIES.clear()
+    fails_beside.enqueue({}, conn=conn)
+    outcomes = drain(conn=conn, with_scheduled=True)
+    assert [one.result for one in outcomes if one.name == "fails_beside"][-1] == "done"
+    assert len(TRIES) == 2

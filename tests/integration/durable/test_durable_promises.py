@@ -106,6 +106,30 @@ def unstorable(reason: str | None, args: dict[str, Any], *, ctx: Any) -> Any:
     ctx.step("odd", note, {"when": object()})
 
 
+@ingest_task("writes_too_much", queue="fetch", durable=True)
+def writes_too_much(reason: str | None, args: dict[str, Any], *, ctx: Any) -> Any:
+    """A result beyond what a payload may have, of a step that writes here."""
+
+    def write() -> Any:
+        note("called")
+        ctx.connection().execute("INSERT INTO ledger VALUES ('too much')")
+        return object() if args["odd"] else "x" * 17_000_000
+
+    return len(ctx.step("much", write, retries=3, backoff_s=0))
+
+
+@ingest_task("writes_too_much_async", queue="fetch", durable=True)
+async def writes_too_much_async(reason: str | None, args: dict[str, Any], *, ctx: Any) -> Any:
+    """`writes_too_much`, awaited."""
+
+    async def write() -> Any:
+        note("called")
+        await (await ctx.connection()).execute("INSERT INTO ledger VALUES ('too much')")
+        return object() if args["odd"] else "x" * 17_000_000
+
+    return len(await ctx.step("much", write, retries=3, backoff_s=0))
+
+
 @ingest_task("changes", queue="fetch", durable=True, max_attempts=5)
 def changes(reason: str | None, args: dict[str, Any], *, ctx: Any) -> Any:
     """Goes the way that it is told at each attempt."""
@@ -195,6 +219,22 @@ def test_a_result_that_is_no_json_is_stored_nowhere(conn: psycopg.Connection):
     assert (outcome.status, CALLS) == ("failed", [CALLS[0]])
     assert "the step 'odd' cannot be stored" in errors_of(conn, job.id)[-1]["message"]
     assert StepRepository(conn, "ingest").stored(job.id) == []
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["too large", "no JSON"])
+@pytest.mark.parametrize("task", [writes_too_much, writes_too_much_async], ids=["sync", "async"])
+def test_what_cannot_be_stored_is_refused_before_anything_is(
+    conn: psycopg.Connection, task: IngestTask, odd: bool
+):
+    """Neither a row of the step nor what it wrote is there; it is not tried again, as that would not help."""
+    job = task.enqueue({"odd": odd}, conn=conn)
+    (outcome,) = drain(conn=conn)
+    assert (outcome.status, CALLS) == ("failed", ["called"])
+    said = errors_of(conn, job.id)[-1]["message"]
+    assert "the result of the step 'much' cannot be stored" in said
+    assert ("larger" in said or "bytes" in said or "MiB" in said) is not odd
+    assert StepRepository(conn, "ingest").stored(job.id) == []
+    assert conn.execute("SELECT FROM ledger").fetchall() == []
 
 
 @pytest.mark.parametrize(

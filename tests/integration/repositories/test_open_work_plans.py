@@ -63,12 +63,25 @@ def crowded(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     [
         (open_work.TASKS, {}),
         (open_work.MODULES, {}),
+        (open_work.DURABLE["ingest"], {}),
+        (open_work.DURABLE["node"], {}),
+        (open_work.SPAWNED, {}),
         (open_work.ARGS, {"tasks": ["task"], "most": open_work.MOST_ARGS}),
         (open_work.DOCUMENTS, {}),
         (open_work.AHEAD, {"field": "module", "names": ["draw"]}),
         (open_work.KEYS, {}),
     ],
-    ids=["tasks", "modules", "args", "documents", "ahead", "keys"],
+    ids=[
+        "tasks",
+        "modules",
+        "durable tasks",
+        "durable nodes",
+        "spawned",
+        "args",
+        "documents",
+        "ahead",
+        "keys",
+    ],
 )
 def test_what_is_over_is_not_read(
     crowded: psycopg.Connection, mode: str, statement: str, params: dict[str, object]

@@ -12,6 +12,7 @@ import signal
 from contextlib import suppress
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -76,6 +77,35 @@ async def ten_steps_async(reason: str | None, args: dict[str, Any], *, ctx: Any)
     return [await ctx.step(STEPS[number], do, number) for number in range(10)]
 
 
+def ten_steps_node(inputs: dict[str, Any], *, ctx: Any) -> dict[str, Any]:
+    """`ten_steps`, as a node of a workflow."""
+
+    def do(number: int) -> int:
+        note(inputs["ledger"], STEPS[number])
+        if number % 3 == 2:
+            ctx.connection().execute("INSERT INTO effects VALUES (%s, %s)", [ctx.id, number])
+        return number
+
+    return {"done": [ctx.step(STEPS[number], do, number) for number in range(10)]}
+
+
+MODULES: Final = {"ten": SimpleNamespace(run=ten_steps_node, DURABLE=True)}
+DOCUMENT: Final[dict[str, Any]] = {
+    "name": "ten",
+    "inputs": {"ledger": {}},
+    "nodes": [
+        {
+            "id": "ten",
+            "module": "ten",
+            "queue": "cpu",
+            "max_crashes": 1000,
+            "inputs": {"ledger": {"$from": "inputs.ledger"}},
+        }
+    ],
+    "outputs": {"done": {"$from": "ten.done"}},
+}
+
+
 class Processes:
     """Runs what is queued, each time in a process of its own."""
 
@@ -97,9 +127,10 @@ class Processes:
         assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL), status
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             # Nobody need wait until it lapses by itself.
-            connection.execute(
-                "UPDATE ingest_jobs SET lease_expires_at = now() - interval '1 s' WHERE status = 'running'"
-            )
+            for table in ("ingest_jobs", "workflow_node_jobs"):
+                connection.execute(
+                    f"UPDATE {table} SET lease_expires_at = now() - interval '1 s' WHERE status = 'running'"
+                )
         return int(self._count.value)
 
 
@@ -145,5 +176,5 @@ def _work(dsn: str, kill: Kill | None, count: Synchronized[int]) -> None:
     with configured_database(dsn), psycopg.connect(dsn, autocommit=True) as connection:
         psycopg.Connection.wait = waiting  # type: ignore[method-assign]
         psycopg.AsyncConnection.wait = waiting_async  # type: ignore[method-assign]
-        drain(conn=connection, queues=["fetch"])
+        drain(conn=connection, queues=["fetch", "cpu"], modules=MODULES)
     os._exit(0)

@@ -54,7 +54,7 @@ def check_deploy(
     findings: list[Finding] = [
         *bounds_met(jobs, nodes),
         *missing_tasks(jobs, tasks, known),
-        *functions_in_flight(open_work.durable(), tasks, known),
+        *functions_in_flight(open_work, tasks, config, known),
         *refused_arguments(open_work, jobs, tasks, known),
         *modules_in_need(open_work, nodes, documents, config),
         *schedules_found(

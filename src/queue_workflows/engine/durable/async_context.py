@@ -10,11 +10,12 @@ import inspect
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from json import loads
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
 from queue_workflows import clock as time
+from queue_workflows.engine.durable.arrivals import STILL, Arrivals
 from queue_workflows.engine.durable.base import (
     AGAIN_S,
     IN_PLACE_S,
@@ -23,7 +24,6 @@ from queue_workflows.engine.durable.base import (
     DurableBase,
     NotStored,
     all_steps,
-    args_of_round,
     backoff_s_of,
     check_failures,
     check_tries,
@@ -35,20 +35,18 @@ from queue_workflows.engine.durable.base import (
     took_s_since,
     wait_s,
 )
-from queue_workflows.engine.durable.branches import path_here
+from queue_workflows.engine.durable.branches import is_alone, path_here
 from queue_workflows.engine.durable.children import Child, ids_of, is_failure, results_json, results_of
 from queue_workflows.engine.durable.connections import CURRENT, AsyncStepTransaction
 from queue_workflows.engine.durable.history import Call, History
 from queue_workflows.engine.durable.procedures import NewChild, Wait, as_stored
 from queue_workflows.engine.limits.wait_loop import Procedure
 from queue_workflows.errors import EventTimeout, StepTimeout
-from queue_workflows.repositories.durable.steps import NewStep
+from queue_workflows.repositories.durable.steps import NewStep, StepRow, Stored
 from queue_workflows.repositories.sql.connection import awaited
 from queue_workflows.states import StepKind, StepStatus
 
 T = TypeVar("T")
-# How often the loop turns until every branch that can go on has come to its next call.
-_TURNS: Final = 3
 
 
 class AsyncDurableContext(DurableBase):
@@ -135,9 +133,9 @@ class AsyncDurableContext(DurableBase):
         self._running = 0
         self._changed = asyncio.Event()
         self._flushing = asyncio.Lock()
+        self._arrivals = Arrivals(self._job.started_at.timestamp())
         rows = await self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
-        args_of_round(self._job, self._history)
         return self._history
 
     async def finish(self) -> None:
@@ -164,14 +162,15 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is not None:
-                await asyncio.sleep(0)
+                await self._comes_again(call, row)
                 return replayed(row)
             await self._flush(call)
             tries = 0
             while True:
                 tries += 1
                 try:
-                    return await self._tried(call, fn, tries, timeout_s)
+                    value, at = await self._tried(call, fn, tries, timeout_s)
+                    break
                 except VERDICTS:
                     raise
                 except NotStored:
@@ -180,8 +179,14 @@ class AsyncDurableContext(DurableBase):
                     continue
                 except Exception as exc:
                     if tries > retries:
-                        raise self._failed(call, exc, tries) from exc
+                        ended_at = await self._comes(call)
+                        raise self._failed(call, exc, tries, ended_at=ended_at) from exc
                 await asyncio.sleep(backoff_s_of(backoff_s, tries))
+            if isinstance(value, StepRow):
+                await self._comes_again(call, value)
+                return replayed(value)
+            await self._comes(call, at)
+            return value
         finally:
             self._over()
 
@@ -190,7 +195,7 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is not None and row.status is not StepStatus.WAITING:
-                await asyncio.sleep(0)
+                await self._comes_again(call, row)
                 return
             left_s = delay_s if row is None or row.wakes_in_s is None else row.wakes_in_s
             if row is None:
@@ -198,15 +203,18 @@ class AsyncDurableContext(DurableBase):
             in_place = left_s <= IN_PLACE_S
             if row is None or not in_place:
                 first = self._first_wait(not in_place)
-                came = await self._run(
-                    self._asks.wait(Wait(call, delay_s, parks=not in_place, is_first=first))
-                )
+                with self._arrivals.storing():
+                    came = await self._run(
+                        self._asks.wait(Wait(call, delay_s, parks=not in_place, is_first=first))
+                    )
                 if came.is_over:
+                    await self._comes(call, came.now)
                     return
             if not in_place:
                 await self._park(StepKind.SLEEP, call.name)
             await asyncio.sleep(max(0.0, left_s))
-            self._late.append(self._asks.step(call))
+            ended_at = await self._comes(call)
+            self._late.append(self._asks.step(call, ended_at=ended_at))
         finally:
             self._over()
 
@@ -217,12 +225,14 @@ class AsyncDurableContext(DurableBase):
             if row is None or row.status is StepStatus.WAITING:
                 await self._flush(call)
                 first = self._first_wait(True)
-                came = await self._run(self._asks.wait(Wait(call, delay_s, event, is_first=first)))
+                with self._arrivals.storing():
+                    came = await self._run(self._asks.wait(Wait(call, delay_s, event, is_first=first)))
                 if not came.is_over:
                     await self._park(StepKind.EVENT, event)
                 in_time, payload = came.by_event, came.payload
+                await self._comes(call, came.now)
             else:
-                await asyncio.sleep(0)
+                await self._comes_again(call, row)
                 in_time, payload = event_of(row.result)
             if in_time:
                 return payload
@@ -237,7 +247,7 @@ class AsyncDurableContext(DurableBase):
         try:
             row = self._history.stored(call)
             if row is not None and row.status is StepStatus.DONE:
-                await asyncio.sleep(0)
+                await self._comes_again(call, row)
                 return results_of(row.result, return_exceptions=return_exceptions)
             await self._flush(call)
             ids = ids_of(children)
@@ -246,9 +256,10 @@ class AsyncDurableContext(DurableBase):
                 await self._park(StepKind.CHILDREN, str(len(ids)))
             text = results_json(ids, ends or [])
             if return_exceptions or not is_failure(ends or [], ids):
-                await self._store([self._asks.step(call, result=text)])
+                await self._comes(call, await self._store(self._asks.step(call, result=text)))
             else:
-                self._fails_by(call, self._asks.step(call, result=text))
+                ended_at = await self._comes(call)
+                self._fails_by(call, self._asks.step(call, result=text, ended_at=ended_at))
             return results_of(loads(text), return_exceptions=return_exceptions)
         finally:
             self._over()
@@ -257,12 +268,28 @@ class AsyncDurableContext(DurableBase):
         return (await self.gather(child))[0]
 
     def _branch(self) -> str:
+        self._arrivals.happened()
         return path_here()
 
     def _over(self) -> None:
         self._running -= 1
         self._history.ended()
+        self._arrivals.happened()
         self._changed.set()
+
+    async def _comes(self, call: Call, at: float | None = None) -> float | None:
+        """Let a result come to the function in its turn; when that was, of one that is not stored yet."""
+        alone = is_alone()
+        ended_at = self._arrivals.moment() if at is None and not alone else None
+        moment = at if at is not None else ended_at or self._arrivals.moment()
+        await self._arrivals.in_turn(call, moment, alone=alone)
+        return ended_at
+
+    async def _comes_again(self, call: Call, row: StepRow) -> None:
+        """Let a stored result come in its turn; others run meanwhile, as they did while it was made."""
+        if is_alone():
+            await asyncio.sleep(0)
+        await self._comes(call, row.at)
 
     def _first_wait(self, parks: bool) -> bool:
         """Whether this is the first wait of the attempt; of those that are under way one alone may be."""
@@ -275,7 +302,7 @@ class AsyncDurableContext(DurableBase):
         self._running -= 1
         try:
             turns = 0
-            while turns < _TURNS:
+            while turns < STILL:
                 if self._running > 0:
                     self._changed.clear()
                     await self._changed.wait()
@@ -310,26 +337,28 @@ class AsyncDurableContext(DurableBase):
             self._left(unborn, steps)
             raise
 
-    async def _store(self, steps: list[NewStep]) -> None:
+    async def _store(self, step: NewStep) -> float:
+        """Store a step; when, by the server's clock."""
         late, self._late = self._late, []
-        await self._run(self._asks.store([*late, *steps]))
+        with self._arrivals.storing():
+            return (await self._run(self._asks.store([*late, step])))[-1].at
 
-    async def _stored(self, transaction: AsyncStepTransaction, step: NewStep) -> bool:
-        """Store a step, with what it has written if it has; whether it was not there before."""
+    async def _stored(self, transaction: AsyncStepTransaction, step: NewStep) -> Stored:
+        """Store a step, with what it has written if it has."""
         if transaction.connection is not None:
             transaction.take_back(transaction.connection)
-            stored = await awaited(
+            stored: Stored = await awaited(
                 transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
             )
-            if stored:
+            if stored.is_new:
                 await transaction.commit()
-            return bool(stored)
+            return stored
         late, self._late = self._late, []
-        return (await self._run(self._asks.store([*late, step])))[-1].is_new
+        return (await self._run(self._asks.store([*late, step])))[-1]
 
     async def _tried(
         self, call: Call, fn: Callable[[], Coroutine[Any, Any, Any]], tries: int, timeout_s: float | None
-    ) -> Any:
+    ) -> tuple[Any, float]:
         transaction, began = AsyncStepTransaction(), time.monotonic()
         token = CURRENT.set(transaction)
         try:
@@ -342,7 +371,8 @@ class AsyncDurableContext(DurableBase):
         try:
             text = self._json(call, value)
             step = self._asks.step(call, result=text, tries=tries, took_s=took_s_since(began))
-            stored = await self._stored(transaction, step)
+            with self._arrivals.storing():
+                stored = await self._stored(transaction, step)
         except BaseException as exc:
             await transaction.roll_back()
             if isinstance(exc, VERDICTS) or not (transaction.is_lost and isinstance(exc, Exception)):
@@ -351,13 +381,13 @@ class AsyncDurableContext(DurableBase):
             row = await self._run(self._asks.row_of(call))
             if row is None:
                 raise NotStored from exc
-            return replayed(row)
-        if stored:
-            return as_stored(value, text)
+            return row, row.at
+        if stored.is_new:
+            return as_stored(value, text), stored.at
         # An attempt before this one has stored it since, or the answer to our own question was lost.
         await transaction.roll_back()
         row = await self._run(self._asks.row_of(call))
-        return value if row is None else replayed(row)
+        return (value, stored.at) if row is None else (row, row.at)
 
 
 async def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -117,7 +117,8 @@ class DurableBase:
             if row is not None:
                 child.id = row.child_id
                 return child
-            job = new_job(task, args, self._job.queue, self._find, options)
+            queue = self._job.queue if isinstance(self._job, ClaimedIngestJob) else None
+            job = new_job(task, args, queue, self._find, options)
             self._unborn.append((NewChild(call, job), child))
             return child
         finally:
@@ -182,8 +183,9 @@ class DurableBase:
     def _taken(self, call: Call | None) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
         """What has to be stored before this call, or the end; and with that what may as well be."""
         self._goes_on(call)
-        if not self._due and not self._unborn:
-            return [], []
+        return self._taken_now() if self._due or self._unborn else ([], [])
+
+    def _taken_now(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
         unborn, self._unborn = self._unborn, []
         steps, self._due, self._late = [*self._late, *self._due], [], []
         return unborn, steps
@@ -191,19 +193,24 @@ class DurableBase:
     def _taken_on_leaving(self) -> tuple[list[tuple[NewChild, Child]], list[NewStep]]:
         """What has to be stored of a function that raises: what it spawned, and what led there.
 
-        A failure after which nothing was spawned is not, so that another attempt tries again.
+        A failure after which its branch spawned nothing is not, so that another attempt tries again.
         """
         if not self._unborn:
             return [], []
         for new, _ in self._unborn:
-            self._goes_on(new.call)
-        return self._taken(self._unborn[-1][0].call)
+            self._goes_on(new.call, leaves=True)
+        return self._taken_now()
 
-    def _goes_on(self, call: Call | None) -> None:
-        """Have those failures stored that the function has gone on without."""
+    def _goes_on(self, call: Call | None, *, leaves: bool = False) -> None:
+        """Have those failures stored that the function has gone on without.
+
+        Of one that `leaves` it is known of the branch alone that failed: others may not have heard of it.
+        """
         failures, self._failures = self._failures, []
         for failure in failures:
-            if call is None or call.goes_on_after(*failure[:2]):
+            branch, position, _ = failure
+            heard_of = call is None or not leaves or call.branch == branch
+            if call is None or (heard_of and call.goes_on_after(branch, position)):
                 self._due.append(failure[2])
             else:
                 self._failures.append(failure)
@@ -216,10 +223,10 @@ class DurableBase:
         """It could not be stored: whatever comes next has to."""
         self._unborn[:0], self._due[:0] = unborn, steps
 
-    def _failed(self, call: Call, exc: Exception, tries: int) -> StepFailed:
+    def _failed(self, call: Call, exc: Exception, tries: int, *, ended_at: float | None = None) -> StepFailed:
         """What a step comes to that has failed for good; stored if the function goes on without it."""
         error = captured(exc, redactor())
-        step = self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries)
+        step = self._asks.step(call, status=StepStatus.FAILED, error=error, tries=tries, ended_at=ended_at)
         self._failures.append((call.branch, self._history.position, step))
         failed = StepFailed(call.name, loads(error))
         failed.__cause__ = exc
@@ -318,9 +325,13 @@ def current_transaction() -> Any:
 
 
 def args_of_round(job: Any, history: History) -> None:
-    """Give a job the arguments of its round."""
-    if history.args is not None and isinstance(job, ClaimedIngestJob):
+    """Give a job, as its function gets it, the arguments of its round; those of a node are its inputs."""
+    if history.args is None:
+        return
+    if isinstance(job, ClaimedIngestJob):
         job.args = history.args
+    else:
+        job.inputs = history.args
 
 
 def all_steps(unborn: Sequence[tuple[NewChild, Child]]) -> list[NewChild]:

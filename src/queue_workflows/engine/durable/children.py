@@ -8,7 +8,7 @@ from json import dumps
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_workflows.engine.durable.history import Call
-from queue_workflows.errors import ChildFailed
+from queue_workflows.errors import ChildFailed, PayloadError
 from queue_workflows.repositories.durable.children import ChildEnd
 from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
 from queue_workflows.states import JobStatus
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # A task's jobs by its name, where this process knows the task.
 MakeJob: TypeAlias = Callable[..., NewIngestJob]
 FindTask: TypeAlias = Callable[[str], Any]
+_GONE: Final = {"kind": "gone", "message": "it, or its result, was pruned before it was waited for"}
 _HAS_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED})
 
 
@@ -43,17 +44,22 @@ class Child:
 
 
 def new_job(
-    task: Any, args: dict[str, Any] | None, queue: str, find: FindTask, options: dict[str, Any]
+    task: Any, args: dict[str, Any] | None, queue: str | None, find: FindTask, options: dict[str, Any]
 ) -> NewIngestJob:
-    """A job of a task, by its name or itself; one that is not known here goes to the parent's queue."""
+    """A job of a task, by its name or itself; without a queue it goes to the parent's, if that has one."""
     known = find(task) if isinstance(task, str) else task
+    own = None if known is None else known.defaults.get("queue")
+    queue = options.pop("queue", None) or own or queue
+    if queue is None:
+        raise PayloadError(
+            f"nobody says on which queue the task {task!r:.80} is: a node's own is for nodes alone",
+            path="queue",
+            advice="ctx.spawn(…, queue=…)",
+        )
     if known is not None:
-        options.setdefault("queue", known.defaults.get("queue") or queue)
-        job: NewIngestJob = known.job(args, **options)
+        job: NewIngestJob = known.job(args, queue=queue, **options)
         return job
-    return replace(
-        NewIngestJob(task_name=task, queue=options.pop("queue", None) or queue, args=args), **options
-    )
+    return replace(NewIngestJob(task_name=task, queue=queue, args=args), **options)
 
 
 def ids_of(children: Sequence[Child]) -> list[int]:
@@ -73,7 +79,12 @@ def results_json(ids: Sequence[int], ends: Sequence[ChildEnd]) -> str:
         [
             [one, by_id[one].status.value, by_id[one].result, by_id[one].error]
             if one in by_id
-            else [one, "gone", None, {"kind": "gone", "message": "it was pruned before it was waited for"}]
+            else [
+                one,
+                "gone",
+                None,
+                dict(_GONE),
+            ]
             for one in ids
         ]
     )

@@ -1,26 +1,28 @@
-"""A durable function as a worker runs it: what is stored is read first, and what was left is stored last."""
+"""A durable function as a worker runs it, of a task or a node: it begins with what is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from queue_workflows.engine.durable.async_context import AsyncDurableContext
+from queue_workflows.engine.durable.base import args_of_round
 from queue_workflows.engine.durable.branches import begin_function, end_function
 from queue_workflows.engine.durable.children import FindTask
 from queue_workflows.engine.durable.history import History
 from queue_workflows.engine.durable.sync_context import DurableContext
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
-from queue_workflows.engine.outcomes import PutAside
+from queue_workflows.engine.outcomes import Discard, PutAside
 from queue_workflows.errors import LeaseLost
+from queue_workflows.states import JobFamily
 
 # As of what no worker knows, for which a job waits as long.
-_UNKNOWN_TASK = "unknown_task"
-_UNKNOWN_DELAY_S = 3600.0
+_UNKNOWN: Final = {JobFamily.INGEST: "unknown_task", JobFamily.NODE: "unknown_module"}
+_UNKNOWN_DELAY_S: Final = 3600.0
 # Among `versions`: what has stored steps that say of no version.
-NO_VERSION = ""
+NO_VERSION: Final = ""
 
 
 def version_name(name: str, version: str) -> str:
@@ -48,6 +50,12 @@ def _version_of(history: History, current: str | None, older: Collection[str]) -
     return current if began is None else began
 
 
+def check_begins_again(job: Any) -> None:
+    """Refuse a job that may not begin again, before it has done anything."""
+    if job.at_most_once:
+        raise Discard("what is durable begins again, and at_most_once forbids that")
+
+
 def durable_work(
     work: Work, *, name: str, version: str | None, older: Mapping[str, Work], find: FindTask
 ) -> Work:
@@ -59,13 +67,16 @@ def durable_work(
             return work
         if began is not None and began in older:
             return older[began]
-        raise PutAside(_UNKNOWN_TASK, version_name(name, began or NO_VERSION), _UNKNOWN_DELAY_S)
+        unknown = _UNKNOWN[JobFamily.NODE if work.returns_dict else JobFamily.INGEST]
+        raise PutAside(unknown, version_name(name, began or NO_VERSION), _UNKNOWN_DELAY_S)
 
     def call(job: Any, ctx: JobContext) -> Any:
+        check_begins_again(job)
         durable = DurableContext(ctx, version=version, find=find)
         history = durable.begin()
         durable.goes_on_with(history)
         function = chosen(history)
+        args_of_round(job, history)
         try:
             value = function.call(job, durable)  # type: ignore[arg-type]
         except LeaseLost:
@@ -77,10 +88,12 @@ def durable_work(
         return value
 
     async def call_async(job: Any, ctx: JobContext) -> Any:
+        check_begins_again(job)
         durable = AsyncDurableContext(ctx, version=version, find=find)
         history = await durable.begin()
         durable.goes_on_with(history)
         function = chosen(history)
+        args_of_round(job, history)
         token = begin_function()
         try:
             value = await function.call(job, durable)  # type: ignore[arg-type]

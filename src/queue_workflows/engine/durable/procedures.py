@@ -8,21 +8,23 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from queue_workflows.config import effective_settings
 from queue_workflows.engine.durable.history import Call
 from queue_workflows.engine.durable.writer import StepWriter
 from queue_workflows.engine.limits.wait_loop import Ask, Procedure
-from queue_workflows.engine.outcomes import Cancelled
+from queue_workflows.engine.outcomes import Cancelled, Discard
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.durable.children import ChildEnd, ChildRepository
 from queue_workflows.repositories.durable.steps import NewStep, StepRepository, StepRow, Stored
 from queue_workflows.repositories.durable.waits import Came, WaitRepository
-from queue_workflows.repositories.jobs.enqueue import enqueue_many
+from queue_workflows.repositories.jobs.enqueue import current_limits, enqueue_many
 from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
 from queue_workflows.repositories.sql.checks import LONGEST_S
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.repositories.sql.families import BY_NAME
-from queue_workflows.states import JOB_TERMINAL, StepStatus
+from queue_workflows.settings import DAY_S
+from queue_workflows.states import StepStatus
 
 # How soon a parent looks again for a job that it did not make, so that its end is not told to it.
 _OTHERS_CHILD_S: Final = 15.0
@@ -59,8 +61,7 @@ class Procedures:
         """What is stored of the job; nothing can be in its first attempt."""
         if self._job.attempt <= 1:
             return []
-        rows: list[StepRow] = yield Ask(lambda conn: self._steps(conn).stored(self._job.id))
-        return rows
+        return (yield from self._writer.reading(self._job.id))
 
     def step(
         self,
@@ -71,6 +72,7 @@ class Procedures:
         error: str | None = None,
         tries: int = 1,
         took_s: float = 0.0,
+        ended_at: float | None = None,
     ) -> NewStep:
         """A step as it is stored."""
         return NewStep(
@@ -86,6 +88,7 @@ class Procedures:
             tries=tries,
             version=self.version,
             took_s=took_s,
+            ended_at=ended_at,
         )
 
     def store(self, steps: Sequence[NewStep]) -> Procedure[list[Stored]]:
@@ -95,12 +98,12 @@ class Procedures:
             raise self._lost()
         return [answer[step.key] for step in steps]
 
-    def store_on(self, conn: Handle, step: NewStep) -> bool:
-        """Store a step in the transaction of a connection; whether it was not there before."""
+    def store_on(self, conn: Handle, step: NewStep) -> Stored:
+        """Store a step in the transaction of a connection."""
         answer = self._steps(conn).store([step])
         if step.key not in answer:
             raise self._lost()
-        return answer[step.key].is_new
+        return answer[step.key]
 
     def row_of(self, call: Call) -> Procedure[StepRow | None]:
         """What is stored of a call by now."""
@@ -169,10 +172,9 @@ class Procedures:
                 # Held before the look: an end that comes after it finds that the job waits.
                 if repository.hold(self._family, self._job.fence) is None:
                     return None, False
-                ends = repository.ends(self.name, ids)
-                if all(end.status in JOB_TERMINAL for end in ends.values()):
-                    return [ends[one] for one in ids if one in ends], True
-                are_own = all(end.is_own for end in ends.values() if end.status not in JOB_TERMINAL)
+                any_open, are_own = repository.standing(self.name, ids)
+                if not any_open:
+                    return self._ends(repository, ids), True
                 WaitRepository(conn, self._family).wait(
                     self.step(call, result=dumps({"children": list(ids)})),
                     delay_s=None,
@@ -188,6 +190,22 @@ class Procedures:
             raise self._lost()
         found: list[ChildEnd] | None = ends
         return found
+
+    def _ends(self, repository: ChildRepository, ids: Sequence[int]) -> list[ChildEnd]:
+        """What became of children that are over, without those of which retention has left nothing."""
+        size, most = repository.size(ids), current_limits().max_bytes
+        if size > most:
+            raise Discard(
+                f"the results of {len(ids):,} children are {size:,} bytes, more than the {most:,} that are"
+                " read and stored together: gather them in parts, as in ctx.gather(*children[:1000]), or"
+                " have each keep its result elsewhere and return where"
+            )
+        ends = repository.ends(ids)
+        if bare := [end.id for end in ends.values() if end.is_bare]:
+            kept_s = effective_settings().retention_days * DAY_S
+            for gone in repository.emptied(self._family, self._job.id, bare, kept_s=kept_s):
+                del ends[gone]
+        return [ends[one] for one in ids if one in ends]
 
     def begin_round(self, round_number: int, args_json: str) -> Procedure[None]:
         """Forget the steps, and go on with these arguments."""

@@ -20,7 +20,6 @@ from queue_workflows.engine.durable.base import (
     DurableBase,
     NotStored,
     all_steps,
-    args_of_round,
     backoff_s_of,
     check_failures,
     check_tries,
@@ -203,7 +202,6 @@ class DurableContext(DurableBase):
         self._thread = threading.get_ident()
         rows = self._run(self._asks.load())
         self._history = History(self._asks.name, rows)
-        args_of_round(self._job, self._history)
         return self._history
 
     def finish(self) -> None:
@@ -258,10 +256,10 @@ class DurableContext(DurableBase):
         """Store a step, with what it has written if it has; whether it was not there before."""
         if transaction.connection is not None:
             transaction.take_back(transaction.connection)
-            stored = self._asks.store_on(transaction.connection, step)
-            if stored:
+            is_new = self._asks.store_on(transaction.connection, step).is_new
+            if is_new:
                 transaction.commit()
-            return bool(stored)
+            return is_new
         late, self._late = self._late, []
         return (self._run(self._asks.store([*late, step])))[-1].is_new
 

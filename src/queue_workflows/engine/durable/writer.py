@@ -1,7 +1,7 @@
-"""Stores steps: those of all jobs of a worker that have one at the moment share a statement, and its commit.
+"""Stores and reads steps: all jobs of a worker that do so at the moment share a statement, and its commit.
 
 A job puts its steps down and asks for its turn. Whichever is first writes all that lie there; the others
-find, when it is their turn, that theirs are stored.
+find, when it is their turn, that theirs are stored. Of what is stored of jobs that begin an attempt likewise.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import psycopg
 
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.limits.wait_loop import Ask, DatabaseCalls, Procedure
-from queue_workflows.repositories.durable.steps import NewStep, StepRepository, Stored
+from queue_workflows.repositories.durable.steps import NewStep, StepRepository, StepRow, Stored
 from queue_workflows.states import JobFamily
 
 Answer = dict[tuple[int, str, int], Stored]
+# Beside the job that reads: each may have stored much.
+_READ_AT_ONCE: Final = 100
 
 
 class _Write:
@@ -33,6 +35,16 @@ class _Write:
         self.is_alone = False
 
 
+class _Read:
+    """A job that begins, and what is stored of it once that was read."""
+
+    __slots__ = ("job_id", "rows")
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        self.rows: list[StepRow] | None = None
+
+
 class StepWriter:
     """For the jobs of one family that a worker runs."""
 
@@ -40,6 +52,7 @@ class StepWriter:
         self._family = family.value
         self._guard = threading.Lock()
         self._waiting: list[_Write] = []
+        self._beginning: list[_Read] = []
 
     def storing(self, steps: Sequence[NewStep]) -> Procedure[Answer]:
         """Store the steps of a job."""
@@ -54,6 +67,29 @@ class StepWriter:
                     if write in self._waiting:
                         self._waiting.remove(write)
         return write.answer or {}
+
+    def reading(self, job_id: int) -> Procedure[list[StepRow]]:
+        """What is stored of a job that begins."""
+        read = _Read(job_id)
+        with self._guard:
+            self._beginning.append(read)
+        try:
+            yield Ask(lambda connection: self._read(connection, read))
+        finally:
+            with self._guard:
+                if read in self._beginning:
+                    self._beginning.remove(read)
+        return read.rows or []
+
+    def _read(self, connection: psycopg.Connection[Any], own: _Read) -> None:
+        if own.rows is not None:
+            return
+        with self._guard:
+            others = [one for one in self._beginning if one is not own and one.rows is None]
+        together = [own, *others[:_READ_AT_ONCE]]
+        found = StepRepository(connection, self._family).stored_of([one.job_id for one in together])
+        for one in together:
+            one.rows = found[one.job_id]
 
     def _write(self, connection: psycopg.Connection[Any], own: _Write) -> None:
         if own.answer is not None:

@@ -146,7 +146,7 @@ def _names_of(queue: str) -> Callable[[], tuple[Iterable[str], bool]]:
     if queue == HOOKS_QUEUE:
         return lambda: ((), True)
     if queue not in RESERVED_QUEUES:
-        return lambda: (current_tasks().names(), False)
+        return lambda: ([*current_tasks().names(), *current_tasks().code_names()], False)
     config = current_config()
     has_resolver = config.node_resolver is not None
     if config.node_module_package is None:

@@ -55,6 +55,8 @@ class TaskRegistry:
         self._names: dict[str, None] = {}
         # Of durable tasks: their version, and those before it.
         self._versions: dict[str, tuple[str | None, tuple[str, ...]]] = {}
+        # Of durable tasks: the functions of each of their versions, by what workers call it.
+        self._functions: dict[str, dict[str, Callable[..., Any]]] = {}
         # The tasks of which all jobs have a key or a lock that a producer may not know of.
         self.with_options: dict[str, IngestTask[..., Any]] = {}
 
@@ -113,10 +115,12 @@ class TaskRegistry:
         if not isinstance(survives_outage, bool):
             raise ConfigurationError(f"{label}: survives_outage must be True or False")
         work = replace(work, rules=Rules(max_crashes, at_most_once), survives_outage=survives_outage)
-        names, of_versions = [name], {}
+        names, of_versions, functions = [name], {}, {}
         if durable or version is not None or versions is not None:
             work, names = self._durable(name, label, work, durable, version, versions)
             of_versions = {name: (version, tuple(versions or ()))}
+            called_so = [name] if version is None else names[1:]
+            functions = dict(zip(called_so, [function, *(versions or {}).values()], strict=True))
         delay_rule = None
         if at_most_once:
             checked(label, lambda: checks.once(max_attempts))
@@ -142,6 +146,7 @@ class TaskRegistry:
             self.with_options.pop(name, None)
             self._versions.pop(name, None)
             self._versions |= of_versions
+            self._functions[name] = functions
             if task.has_key or task.has_lock:
                 self.with_options[name] = task
         if arguments is not None:
@@ -208,20 +213,12 @@ class TaskRegistry:
     ) -> tuple[Work, list[str]]:
         """The work of a durable task, and what workers say that they know by it; loaded for it alone."""
         from queue_workflows.engine.durable.function import durable_work, version_name
+        from queue_workflows.engine.registry.versions import older_versions
 
         if durable is not True:
             raise ConfigurationError(f"{label}: a version is that of a durable function: give durable=True")
-        if work.rules.at_most_once:
-            raise ConfigurationError(f"{label}: what is durable begins again, and at_most_once forbids that")
-        older = {}
-        for each, fn in (versions or {}).items():
-            _, one = _work(fn, label)
-            if one.is_async is not work.is_async:
-                raise ConfigurationError(f"{label}: its versions are all async, or none is")
-            older[checked_name(each) if each else each] = one
-        if older and version is None:
-            raise ConfigurationError(f"{label}: it has versions before it, and none itself")
-        known = [*([] if version is None else [checked_name(version)]), *older]
+        older = older_versions(label, work, version, versions, lambda fn: _work(fn, label)[1])
+        known = [*([] if version is None else [version]), *older]
         made = durable_work(work, name=name, version=version, older=older, find=self.task_named)
         return made, [name, *(version_name(name, each) for each in known)]
 
@@ -251,6 +248,15 @@ class TaskRegistry:
     def names(self) -> list[str]:
         """Every task that this process knows, and versions of durable ones as in `onboard@2`, sorted."""
         return sorted(self._names)
+
+    def code_names(self) -> list[str]:
+        """Of each version of a durable task what its code is, as in `onboard@2#5f3a…`, sorted."""
+        functions = {known: fn for each in list(self._functions.values()) for known, fn in each.items()}
+        if not functions:
+            return []
+        from queue_workflows.engine.registry.code_digest import code_name
+
+        return sorted(name for known, fn in functions.items() if (name := code_name(known, fn)) is not None)
 
     def declared(self) -> list[dict[str, Any]]:
         """What tasks say of their jobs that others depend on: keys of limits, and locks."""

@@ -237,6 +237,7 @@ def _write(
         ready=reopening.ready,
         untouched=reopening.dropped,
         anew=_anew(reopening, document, from_nodes),
+        from_start=_from_start(reopening, document, from_nodes),
         unsealed=any(isinstance(node, SealNode) for node in again),
         actor=actor,
         reason=reason,
@@ -286,14 +287,17 @@ def _asks_the_host(document: Document, node_id: str) -> bool:
 
 def _anew(reopening: Reopening, document: Document, from_nodes: Collection[str]) -> list[str]:
     """The lists that may be others now, and are gone through from the start."""
+    graph, from_start = document.derived(graph_of), _from_start(reopening, document, from_nodes)
+    return [node_id for node_id in from_start if graph.nodes[node_id].is_mapped]
+
+
+def _from_start(reopening: Reopening, document: Document, from_nodes: Collection[str]) -> list[str]:
+    """The nodes that may get something else than they did: nothing of what they were at is of use."""
     graph = document.derived(graph_of)
     return [
         node_id
         for node_id in reopening.again
-        if graph.nodes[node_id].is_mapped
-        and (
-            node_id in from_nodes
-            or set(graph.nodes[node_id].parents).intersection(reopening.again)
-            or _asks_the_host(document, node_id)
-        )
+        if node_id in from_nodes
+        or set(graph.nodes[node_id].parents).intersection(reopening.again)
+        or _asks_the_host(document, node_id)
     ]

@@ -29,7 +29,7 @@ from queue_workflows.repositories.retention import (
     PruningRepository,
     RetentionTimes,
 )
-from queue_workflows.repositories.sql.families import INGEST, NODE
+from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family
 from queue_workflows.settings import DAY_S, Settings
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Pruning:
         self._ingest = _IngestPruning()
         self._runs = _RunPruning()
         self._history = HistoryMoving(settings)
-        self._orphans = _OrphanSteps()
+        self._orphans = [_OrphanSteps(family) for family in FAMILIES]
         self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
@@ -80,14 +80,16 @@ class Pruning:
         # Of both each time: a backlog of one kind is no reason to keep the other.
         is_more = [self._history.move(connection)]
         is_more += [kind.prune(repository) for kind in (self._ingest, self._runs)]
-        is_more += [repository.delete_events() >= JOBS_AT_ONCE, self._orphans.prune(repository)]
+        is_more += [repository.delete_events() >= JOBS_AT_ONCE]
+        is_more += [orphans.prune(repository) for orphans in self._orphans]
         return _NEXT_PART_S if any(is_more) else EVERY_S
 
 
 class _OrphanSteps:
-    """Steps of durable functions of which the job is gone: a walk over all steps, once a day."""
+    """Steps of durable functions of which the job is gone: a walk over all of a family, once a day."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: Family) -> None:
+        self._family = family
         self._after = 0
         self._at = 0.0
 
@@ -95,7 +97,7 @@ class _OrphanSteps:
         """One part; whether there may be more."""
         if time.monotonic() < self._at:
             return False
-        last = repository.delete_orphan_steps(self._after)
+        last = repository.delete_orphan_steps(self._family, self._after)
         if last is None:
             self._at = time.monotonic() + DAY_S
         self._after = last or 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.connection import Statements
-from queue_workflows.repositories.sql.families import NODE, per_family
+from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
 # found: what is not over, locked in order, so that two statements with the same rows do not deadlock. ended:
@@ -140,6 +140,21 @@ _LEGAL_FROM: Final[Mapping[str, Mapping[str, list[str]]]] = {
 def legal_from(title: str, to: JobStatus) -> list[str]:
     """The statuses from which a family's job may become `to` without a new generation."""
     return _LEGAL_FROM[title][to]
+
+
+def cancel_below(
+    sql: Statements,
+    family: Family,
+    ids: Iterable[int],
+    *,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Cancel what durable functions among these jobs have spawned, and what that has."""
+    parents = [f"{family.name}:{job_id}" for job_id in ids]
+    below = [row[0] for row in sql.rows(OPEN_BELOW, {"parents": parents})] if parents else []
+    if below:
+        sql.rows(CANCEL[INGEST.name], params(below, actor, reason))
 
 
 def bring_back(sql: Statements, ids: Iterable[int]) -> list[int]:

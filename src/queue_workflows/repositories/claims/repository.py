@@ -29,7 +29,7 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
 from queue_workflows.repositories.sql.claimed_job import C, ClaimedJob, Fence, loaded
 from queue_workflows.repositories.sql.connection import Question, Rows
-from queue_workflows.repositories.sql.families import INGEST, Family
+from queue_workflows.repositories.sql.families import Family
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Repository
 from queue_workflows.repositories.workers.control import Control
@@ -417,11 +417,8 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         """
         params = operator_verbs.params(ids, actor, reason)
         rows = self._sql.rows(operator_verbs.CANCEL[self._family.name], params)
-        if rows:
-            parents = {"parents": [f"{self._family.name}:{row[0]}" for row in rows]}
-            if below := [row[0] for row in self._sql.rows(operator_verbs.OPEN_BELOW, parents)]:
-                params |= {"ids": id_array(below)}
-                self._sql.rows(operator_verbs.CANCEL[INGEST.name], params)
+        ended = [row[0] for row in rows]
+        operator_verbs.cancel_below(self._sql, self._family, ended, actor=actor, reason=reason)
         return {row[0]: JobStatus(row[1]) for row in rows}
 
     def retry_many(self, ids: Iterable[int], *, actor: str, reason: str | None = None) -> dict[int, int]:

@@ -36,6 +36,30 @@ WHERE step.job_family = %(family)s::text AND step.job_id = %(id)s::bigint
 """
 
 
+# Of several jobs what they wait for, of each the last; of children none is read.
+WAITING: Final = TABLE.sql(
+    """
+SELECT {columns} FROM unnest(%(ids)s::bigint[]) AS job (id)
+CROSS JOIN LATERAL (
+    SELECT {columns} FROM durable_steps
+    WHERE job_family = %(family)s::text AND job_id = job.id AND status = 'waiting'
+    ORDER BY position DESC, name, call
+    LIMIT 20
+) AS durable_steps
+"""
+)
+# `OPEN_CHILDREN`, of several jobs.
+OPEN_CHILDREN_OF_EACH: Final = """
+SELECT step.job_id, count(*) FILTER (WHERE child.id IS NOT NULL), count(*)
+FROM durable_steps AS step
+CROSS JOIN LATERAL jsonb_array_elements_text(step.result -> 'children') AS spawned (id)
+LEFT JOIN ingest_jobs AS child ON child.id = spawned.id::bigint AND child.finished_at IS NULL
+WHERE step.job_family = %(family)s::text AND step.job_id = ANY (%(ids)s::bigint[])
+    AND step.kind = 'children' AND step.status = 'waiting'
+GROUP BY step.job_id
+"""
+
+
 class OpenChildren(NamedTuple):
     """How many children a job waits for, and how many of these are not over."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from json import loads
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.repositories.sql.arrays import array, texts
+from queue_workflows.repositories.sql.arrays import array, id_array, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.repositories.sql.connection import AsyncHandle, Handle, Statements
 from queue_workflows.repositories.sql.families import FENCE, per_family
@@ -30,6 +30,16 @@ FROM durable_steps
 WHERE job_family = %(family)s::text AND job_id = %(job_id)s::bigint
 ORDER BY position, name, call
 """
+# Those of several jobs at once, each as `STORED` has them.
+STORED_OF_EACH: Final = """
+SELECT job_id, name, call, position, kind, status, beside, result::text, error::text, tries, version,
+    child_id, extract(epoch FROM wake_at)::float8,
+    extract(epoch FROM wake_at - statement_timestamp())::float8,
+    extract(epoch FROM COALESCE(finished_at, started_at))::float8
+FROM durable_steps
+WHERE job_family = %(family)s::text AND job_id = ANY (%(job_ids)s::bigint[])
+ORDER BY job_id, position, name, call
+"""
 # given: a row for each step, of any jobs. held: those of attempts that hold their jobs; no row is locked, as
 # the key of a step decides. stored: what was not there, or waited. A step without a row in the answer is of
 # an attempt that holds its job no more.
@@ -41,9 +51,9 @@ WITH given AS MATERIALIZED (
         %(calls)s::integer[], %(positions)s::integer[], %(kinds)s::text[], %(statuses)s::text[],
         %(beside)s::boolean[],
         %(results)s::text[], %(failures)s::text[], %(tries)s::integer[], %(versions)s::text[],
-        %(children)s::bigint[], %(took)s::float8[]
+        %(children)s::bigint[], %(took)s::float8[], %(ended)s::float8[]
     ) AS given (id, attempt, claimed_by, name, call, position, kind, status, beside, result, error, tries,
-        version, child_id, took_s)
+        version, child_id, took_s, ended_at)
 ), held AS MATERIALIZED (
     SELECT given.* FROM given JOIN {table} AS job ON {holds}
 ), stored AS (
@@ -51,7 +61,8 @@ WITH given AS MATERIALIZED (
         error, tries, attempt, version, child_id, started_at, finished_at)
     SELECT '{name}', id, name, call, position, kind, status, beside, NULLIF(result, '')::jsonb,
         NULLIF(error, '')::jsonb, tries, attempt, NULLIF(version, ''), child_id,
-        statement_timestamp() - make_interval(secs => took_s), statement_timestamp()
+        statement_timestamp() - make_interval(secs => took_s),
+        COALESCE(to_timestamp(ended_at), statement_timestamp())
     FROM held
     ON CONFLICT (job_family, job_id, name, call) DO UPDATE SET
         status = excluded.status, result = excluded.result, error = excluded.error,
@@ -114,7 +125,10 @@ class StepRow(NamedTuple):
 
 
 class NewStep(NamedTuple):
-    """A step to store: what it came to is checked JSON text; `took_s` is how long ago it began."""
+    """A step to store: what it came to is checked JSON text; `took_s` is how long ago it began.
+
+    `ended_at` is when it ended, by the server's clock, where that is not when it is stored.
+    """
 
     fence: Fence
     name: str
@@ -129,6 +143,7 @@ class NewStep(NamedTuple):
     version: str | None = None
     child_id: int | None = None
     took_s: float = 0.0
+    ended_at: float | None = None
 
     @property
     def key(self) -> tuple[int, str, int]:
@@ -153,6 +168,15 @@ class StepRepository:
     def stored(self, job_id: int) -> list[StepRow]:
         """The steps of a job, in the order in which they were called."""
         return stored_rows(self._sql.rows(STORED, {"family": self._family, "job_id": job_id}))
+
+    def stored_of(self, job_ids: Sequence[int]) -> dict[int, list[StepRow]]:
+        """`stored` of several jobs, by their ids."""
+        found: dict[int, list[StepRow]] = {job_id: [] for job_id in job_ids}
+        for job_id, *row in self._sql.rows(
+            STORED_OF_EACH, {"family": self._family, "job_ids": id_array(job_ids)}
+        ):
+            found[job_id] += stored_rows([row])
+        return found
 
     def store(self, steps: Sequence[NewStep]) -> dict[tuple[int, str, int], Stored]:
         """Store steps by their keys; one that is missing in the answer is of an attempt that is over."""
@@ -206,4 +230,5 @@ def store_params(steps: Sequence[NewStep]) -> dict[str, Any]:
         "versions": texts(step.version or "" for step in steps),
         "children": array("NULL" if step.child_id is None else str(step.child_id) for step in steps),
         "took": array(repr(float(step.took_s)) for step in steps),
+        "ended": array("NULL" if step.ended_at is None else repr(step.ended_at) for step in steps),
     }

@@ -14,6 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_workflows.repositories.claims.by_host_lock import LockHolder, keys_of, lock_of
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.durable.listing import (
+    OPEN_CHILDREN_OF_EACH,
+    WAITING,
+    OpenChildren,
+    steps_of,
+)
+from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import (
     AT_WORK,
     COUNTED_AHEAD,
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
         AuditLog,
         Binary,
         ConcurrencyLimit,
+        DurableStep,
         LimitSlot,
         WorkerControl,
         WorkflowNodeJob,
@@ -277,6 +285,8 @@ class RunJobsRepository:
                 asked_of_queue=since[job.id],
                 lock_holders=rare.lock_holders(job),
                 knowing=rare.knowing(job),
+                steps=rare.steps[job.id],
+                children=rare.children.get(job.id),
                 counted_ahead=counted_ahead,
             )
         return found
@@ -311,7 +321,10 @@ class _Rare:
         reads = reads | {f"held_{name}": sql for name, sql in HOLDERS_OF_EACH.items()} if locks else {}
         to_know = {(job.queue, name) for job in waiting if (name := name_to_know(job)) is not None}
         reads = reads | ({"knowing": WHICH_KNOW} if to_know else {})
+        parked = [job.id for job in waiting if job.hold_reason in PARKED]
+        reads = reads | ({"steps": WAITING, "children": OPEN_CHILDREN_OF_EACH} if parked else {})
         params = {
+            "family": NODE.name,
             "queues_known": [queue for queue, _ in to_know],
             "names_known": [name for _, name in to_know],
             "stale_s": STALE_S,
@@ -323,6 +336,11 @@ class _Rare:
             "elsewhere": [key for lock in sorted(locks) for key in keys_of([lock]) if key != lock],
         }
         read = read_together(conn, NODE.table, reads, params) if reads else {}
+        # What durable functions among them wait for.
+        self.steps: dict[int, list[DurableStep]] = defaultdict(list)
+        for step in steps_of(read.get("steps", ())):
+            self.steps[step.job_id].append(step)
+        self.children = {job_id: OpenChildren(*counts) for job_id, *counts in read.get("children", ())}
         self._knowing = KnowingWorkers.by_name(read.get("knowing", ()))
         self._caps = dict(_keyed(_LIMITS, read.get("caps", ()), 1))
         self._lowered: dict[str, int] = {key: int(most) for key, most in read.get("lowered", ())}

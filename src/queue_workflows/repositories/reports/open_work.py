@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from queue_workflows.repositories.sql.connection import Statements
-from queue_workflows.repositories.sql.families import per_family
+from queue_workflows.repositories.sql.families import INGEST, NODE, per_family
+from queue_workflows.repositories.workers.code import WorkerCodeRepository
 from queue_workflows.states import NODE_OVER
 
 # Of each status of each family.
@@ -69,26 +70,40 @@ LIMIT %(most)s::bigint
 """
 # Whether there are any durable functions: not in a schema from before them.
 HAS_STEPS: Final = "SELECT to_regclass('durable_steps') IS NOT NULL"
-# job: open ones that were begun. first: which code made their steps, as an attempt sees it: a version by the
-# first step that has one, before those that a copy took for any code; a round says nothing of that.
+# job: open ones that were begun, of one family. first: which code made their steps, as an attempt sees it: a
+# version by the first step that has one, before those that a copy took for any code; a round says nothing.
 _DURABLE: Final = """
-SELECT job.task_name, first.version, first.kind = 'round', job.queue, count(*), min(job.id) FROM (
-    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'queued' AND attempt > 0 LIMIT {counted})
+SELECT job.{kind}, first.version, first.kind = 'round', job.queue, count(*), min(job.id) FROM (
+    (SELECT {kind}, queue, id FROM {table} WHERE status = 'queued' AND attempt > 0 LIMIT {counted})
     UNION ALL
-    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'scheduled' AND attempt > 0 LIMIT {counted})
+    (SELECT {kind}, queue, id FROM {table} WHERE status = 'scheduled' AND attempt > 0 LIMIT {counted})
     UNION ALL
-    (SELECT task_name, queue, id FROM ingest_jobs WHERE status = 'running' AND attempt > 0 LIMIT {counted})
+    (SELECT {kind}, queue, id FROM {table} WHERE status = 'running' AND attempt > 0 LIMIT {counted})
 ) AS job
 CROSS JOIN LATERAL (
     SELECT version, kind FROM durable_steps
-    WHERE job_family = 'ingest' AND job_id = job.id
+    WHERE job_family = '{name}' AND job_id = job.id
     ORDER BY kind = 'round', version IS NOT DISTINCT FROM '', position, name, call
     LIMIT 1
 ) AS first
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4
 """
-DURABLE: Final = _DURABLE.replace("{counted}", str(COUNTED))
+DURABLE: Final = per_family(_DURABLE, counted=str(COUNTED))
+# Open jobs that durable functions have spawned, by their tasks, with how many of those wait for them.
+_SPAWNED: Final = """
+SELECT job.task_name, job.queue, count(*), min(job.id), count(DISTINCT job.spawned_by) FROM (
+    (SELECT task_name, queue, id, spawned_by FROM ingest_jobs WHERE status = 'queued' LIMIT {counted})
+    UNION ALL
+    (SELECT task_name, queue, id, spawned_by FROM ingest_jobs WHERE status = 'scheduled' LIMIT {counted})
+    UNION ALL
+    (SELECT task_name, queue, id, spawned_by FROM ingest_jobs WHERE status = 'running' LIMIT {counted})
+) AS job
+WHERE job.spawned_by IS NOT NULL
+GROUP BY 1, 2
+ORDER BY 1, 2
+"""
+SPAWNED: Final = _SPAWNED.replace("{counted}", str(COUNTED))
 # open_runs: those that have yet to begin, and those that have. documents: each snapshot of theirs. named:
 # what its nodes ask for by name.
 DOCUMENTS: Final = """
@@ -155,14 +170,25 @@ class OpenWork(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """Open jobs of one task on one queue with steps of one version, or that only began a round, as yet."""
+    """Open jobs of a task or module on one queue with steps of one version, or only at a round, as yet."""
 
+    family: str
     name: str
     version: str | None
     is_at_a_round: bool
     queue: str
     jobs: int
     first: int
+
+
+class Spawned(NamedTuple):
+    """Open jobs of one task that durable functions have spawned, and how many functions these are of."""
+
+    name: str
+    queue: str
+    jobs: int
+    first: int
+    parents: int
 
 
 class Named(NamedTuple):
@@ -193,10 +219,25 @@ class OpenWorkRepository:
         return [OpenWork(*row) for row in self._sql.rows(TASKS, {})]
 
     def durable(self) -> list[InFlight]:
-        """Open ingest jobs with stored steps, by task, version and queue."""
-        if not self._sql.rows(HAS_STEPS, {})[0][0]:
+        """Open jobs with stored steps, by task or module, version and queue."""
+        if not self._has_steps():
             return []
-        return [InFlight(*row) for row in self._sql.rows(DURABLE, {})]
+        return [
+            InFlight(family.name, *row)
+            for family in (INGEST, NODE)
+            for row in self._sql.rows(DURABLE[family.name], {})
+        ]
+
+    def spawned(self) -> list[Spawned]:
+        """Open jobs that durable functions have spawned, by task and queue."""
+        return [Spawned(*row) for row in self._sql.rows(SPAWNED, {})] if self._has_steps() else []
+
+    def code_names(self) -> list[list[str]]:
+        """What workers said of the code of durable functions, the last seen first."""
+        return WorkerCodeRepository(self._connection).code_names() if self._has_steps() else []
+
+    def _has_steps(self) -> bool:
+        return bool(self._sql.rows(HAS_STEPS, {})[0][0])
 
     def modules(self) -> list[OpenWork]:
         """Open node jobs by module, model and queue, but for hooks, which are files of a machine."""

@@ -117,7 +117,8 @@ SELECT spec_hash, spec::text FROM workflow_runs WHERE id = ANY (ARRAY(
 # end, so one that they have not heard of is kept as it was. untouched: nodes that wait as if nothing had
 # happened yet.
 # anew: the elements of lists that are gone through from the start. Without its item none of them is the same
-# as before, so each runs again in the row that it has, with its attempts and errors.
+# as before, so each runs again in the row that it has, with its attempts and errors. steps: what durable
+# functions did of nodes that run again from their start, if there are any such functions.
 REOPEN: Final = """
 WITH forgotten AS (
     DELETE FROM workflow_dispatch_events
@@ -134,6 +135,12 @@ WITH forgotten AS (
 ), anew AS (
     UPDATE workflow_node_jobs SET item = NULL
     WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(anew)s::text[]) AND map_index >= 0
+), steps AS (
+    DELETE FROM durable_steps WHERE job_family = 'node' AND job_id = ANY (ARRAY(
+        SELECT id FROM workflow_node_jobs
+        WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(from_start)s::text[])
+            AND (SELECT true FROM durable_steps WHERE job_family = 'node' LIMIT 1)
+    ))
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT %(actor)s::text, 'run.retry', 'run', (%(run_id)s::uuid)::text, %(why)s::text, %(details)s::jsonb
@@ -296,6 +303,7 @@ class SteeringRepository:
         ready: Sequence[str],
         untouched: Sequence[str],
         anew: Sequence[str],
+        from_start: Sequence[str],
         unsealed: bool,
         actor: str | None,
         reason: str | None,
@@ -310,6 +318,7 @@ class SteeringRepository:
             "nodes_left": nodes_left,
             "untouched": list(untouched),
             "anew": list(anew),
+            "from_start": list(from_start),
             "unsealed": unsealed,
             "actor": check.text_or_none("actor", actor),
             "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),

@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queue_workflows.repositories.claims.operator_verbs import cancel_below
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
-from queue_workflows.repositories.sql.families import PAST_HOLDS
+from queue_workflows.repositories.sql.families import NODE, PAST_HOLDS
 from queue_workflows.states import JOB_TERMINAL, NODE_STATUSES, RunStatus
 from queue_workflows.workflow.planning.progress import RunCounters
 
@@ -159,7 +160,7 @@ WITH found AS MATERIALIZED (
         cancel_requested_at = COALESCE(job.cancel_requested_at, statement_timestamp()),
         past_holds = {PAST_HOLDS}, hold_reason = NULL, hold_key = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
-    RETURNING job.id, job.node_id, job.status, job.kind
+    RETURNING job.id, job.node_id, job.status, job.kind, job.attempt
 ), children AS (
     INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
     SELECT run.id, 1, 0, 'cancel', jsonb_build_object('reason', %(reason)s::text)
@@ -167,7 +168,8 @@ WITH found AS MATERIALIZED (
     WHERE run.parent_run_id = %(run_id)s::uuid AND run.status IN ('queued', 'running')
         AND run.parent_node_job_id = ANY (ARRAY(SELECT id FROM ended WHERE kind = 'workflow'))
 )
-SELECT node_id, count(*) FROM ended WHERE status = 'cancelled' GROUP BY node_id ORDER BY node_id
+SELECT node_id, count(*) FILTER (WHERE status = 'cancelled'), array_agg(id) FILTER (WHERE attempt > 0)
+FROM ended GROUP BY node_id ORDER BY node_id
 """  # noqa: S608 - fragments of our own
 # The first cancellation of a run is the one that is named, also when its last node ends in a later batch. A
 # run that is over before those below it is marked, so that what waits for these looks below it.
@@ -356,7 +358,10 @@ class DispatchRepository:
     def stop(self, run_id: uuid.UUID, node_ids: Collection[str], reason: str) -> dict[str, int]:
         """Cancel the open jobs of nodes; how many of each were so at once, the others are told to stop."""
         params = {"run_id": run_id, "node_ids": list(node_ids), "reason": reason}
-        return {row[0]: row[1] for row in self._sql.rows(STOP, params)}
+        rows = self._sql.rows(STOP, params)
+        # Only what has begun can have spawned jobs, as durable functions do.
+        cancel_below(self._sql, NODE, [job_id for _, _, begun in rows for job_id in begun or ()])
+        return {node_id: count for node_id, count, _ in rows if count}
 
     def save(
         self,

@@ -102,6 +102,15 @@ LEFT JOIN LATERAL (
     .replace("{queue}", "asked.queue")
     .replace("{name}", "asked.name")
 )
+# Those last seen first, of any queue: what their workers say of the code of durable functions.
+LAST_SEEN: Final = """
+SELECT digest, array_agg(name.value ORDER BY name.value)
+FROM worker_code AS code
+CROSS JOIN LATERAL jsonb_array_elements_text(code.names) AS name (value)
+WHERE name.value LIKE '%%#%%'
+GROUP BY code.digest, code.last_seen
+ORDER BY code.last_seen DESC, digest
+"""
 OF: Final = """
 SELECT digest, queue, app_version, names::text, is_open, first_seen, last_seen FROM worker_code
 WHERE digest = ANY (%(digests)s::text[])
@@ -173,6 +182,10 @@ class WorkerCodeRepository:
         }
         self._sql.rows(PUBLISH, params)
         self._sql.rows(FORGET, {"queue": queue})
+
+    def code_names(self) -> list[list[str]]:
+        """What workers said of the code of durable functions, as `onboard@2#5f3a…`, the last seen first."""
+        return [names for _, names in self._sql.rows(LAST_SEEN, {})]
 
     def known_elsewhere(
         self, queue: str, names: Iterable[str], *, worker_id: str, stale_s: float

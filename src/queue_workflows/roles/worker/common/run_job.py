@@ -251,7 +251,7 @@ class JobRunner:
         self.has_loaded = True
         if self._hooks is not None:
             return self._hooks.knows(module)
-        return self._modules.find(module) is not None
+        return self._modules.knows(module)
 
     @property
     def keeps_models(self) -> bool:
