@@ -34,7 +34,25 @@ MOVING = frozenset(
         *("per_minute", "minutes"),
     ]
 )
-LISTS = [one for one in ADDRESSES if "{" not in one.path]
+# Words behind addresses that change what is shown, and with it the command.
+WORDS = {
+    "/queues": ["queue=fetch&since=2h"],
+    "/jobs": ["q=status:failed&limit=1", 'q=queue:fetch error:"timed out"'],
+    "/failures": ["queue=fetch&since=1d"],
+    "/runs": ["q=workflow:film&limit=2"],
+    "/runs/{run}": ["view=timeline", "view=nodes", "view=records"],
+    "/runs/{run}/nodes/{node}": ["state=completed&limit=2"],
+    "/workflows/{workflow}": ["limit=1"],
+    "/workers": ["host=h1&all=1"],
+    "/limits": ["limit=1"],
+    "/schedules/{schedule}": ["count=3"],
+    "/audit": ["action=job.cancel&limit=1"],
+}
+PLACES = [
+    path
+    for address in ADDRESSES
+    for path in (address.path, *(f"{address.path}?{words}" for words in WORDS.get(address.path, ())))
+]
 
 
 def json_place(place: str) -> str:
@@ -49,17 +67,16 @@ def still(value: Any) -> Any:
     return [still(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("address", ADDRESSES, ids=lambda one: one.path)
+@pytest.mark.parametrize("path", PLACES)
 def test_each_page_shows_what_its_command_prints(
-    address: Any, filled: OperatorsPage, full: EveryState, qwf_dsn: str
+    path: str, filled: OperatorsPage, full: EveryState, qwf_dsn: str
 ) -> None:
     """Its `.json` is the `--json` of the command at its foot, with what is secret masked."""
-    place = full.place(address.path)
+    # The bars of a run that goes on end where the clock of a statement is.
+    place = full.place(path, run="failed" if path.endswith("view=timeline") else "running")
     shown = filled.get(place)
     assert shown.status_code == 200, text_of(shown)
     assert shown.headers["cache-control"] == "no-store"
-    if not address.has_json:
-        return
     answered = filled.get(json_place(place))
     assert answered.status_code == 200, answered.text
     command = shlex.split(command_of(shown.text))
@@ -205,6 +222,32 @@ def test_nothing_that_matches_has_no_button_for_all_of_it(filled: OperatorsPage)
         assert f'value="{act}"' not in filled.get(place, q="status:failed older:90d").text
 
 
+@pytest.mark.parametrize(
+    ("place", "leads_to"),
+    [
+        ("/jobs", "/jobs/{held}"),
+        ("/runs", "/runs/{run}"),
+        ("/runs/{run}?view=nodes", "/runs/{run}/nodes/publish"),
+        ("/runs/{at_work}/nodes/draw", "/jobs/node:"),
+    ],
+)
+def test_each_row_that_is_not_over_leads_to_its_explanation(
+    place: str, leads_to: str, filled: OperatorsPage, full: EveryState
+) -> None:
+    """By a link at its state to the reasons, each of which leads to its cause; what is over has none."""
+    names = {"held": full.jobs["held"], "run": full.runs["running"], "at_work": full.runs["at_work"]}
+    shown = filled.get(place.format(**names)).text
+    table = shown.partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = table.split("<tr>")[1:]
+    over = re.compile(r"</svg>(completed|failed|cancelled|skipped)</span></td>")
+    linked = ['class="why" href="' in row for row in rows]
+    assert linked == [over.search(row) is None for row in rows]
+    assert any(linked)
+    where = re.search(f'class="why" href="({re.escape(leads_to.format(**names))}[^"#]*)#why"', shown)
+    assert where is not None
+    assert '<section id="why">' in filled.get(where[1]).text
+
+
 def test_a_filter_that_is_too_broad_is_no_failure_of_the_page(
     qwf_dsn: str, full: EveryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +319,18 @@ def test_a_schema_that_is_behind_says_at_which_revision_it_is(qwf_new_database: 
             assert "does not exist" not in shown.text
 
 
+def test_a_schema_that_is_ahead_says_at_which_revision_it_is(qwf_new_database: Any) -> None:
+    """Pages that can be read say it above what they show; workers of this version would not start."""
+    dsn = qwf_new_database()
+    with psycopg.connect(dsn) as raw:
+        raw.execute("UPDATE queue_schema_version SET version_num = '9999'")
+    with served_page(dsn) as page:
+        for place in ("/", "/jobs", "/limits"):
+            shown = page.get(place)
+            assert shown.status_code == 200
+            assert "the database schema is at 9999, this code knows revisions up to" in shown.text
+
+
 SINGLE = {"default_pool_size": "1", "query_wait_timeout": "5"}
 
 
@@ -300,7 +355,7 @@ def test_a_schema_that_is_behind_takes_no_connection_for_each_look(qwf_new_datab
 def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
     filled: OperatorsPage, qwf_dsn: str
 ) -> None:
-    """A worker that somebody started by hand is on the map as well."""
+    """A worker that somebody started by hand is on the map as well; below it, what models were seen to take."""
     with psycopg.connect(qwf_dsn, autocommit=True) as conn:
         beats = HeartbeatRepository(conn)
         beats.beat("h3:gpu:9", host_label="h3", queue="gpu", pid=9, state="idle", cached_models=["whisper"])
@@ -309,6 +364,7 @@ def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
             shown = text_of(filled.get("/models"))
         finally:
             conn.execute("DELETE FROM worker_heartbeats WHERE worker_id = 'h3:gpu:9'")
+    assert "llama-7b NVIDIA H100 80GB HBM3 14.0 GB 17.0 GB 13.0 GB" in shown
     assert "40.0 of 80.0 GB" in shown
     assert shown.count("memory not reported") == 1
 
