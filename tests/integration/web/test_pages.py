@@ -186,6 +186,7 @@ def command_of(html: str) -> str:
         ("/hosts/nowhere", 404, "nowhere"),
         ("/workflows/none", 404, "none"),
         ("/schedules/none", 404, "none"),
+        ("/schedules/nightly?count=101", 400, "from 1 to 100"),
         ("/failures?since=soon", 400, "since"),
         ("/jobs?q=%00", 400, "NUL"),
         ("/queues/a%00b", 400, "NUL"),
@@ -246,6 +247,20 @@ def test_each_row_that_is_not_over_leads_to_its_explanation(
     where = re.search(f'class="why" href="({re.escape(leads_to.format(**names))}[^"#]*)#why"', shown)
     assert where is not None
     assert '<section id="why">' in filled.get(where[1]).text
+
+
+def test_nodes_of_a_run_have_pages(
+    filled: OperatorsPage, full: EveryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is left out of a run that has more nodes than one page of them."""
+    monkeypatch.setattr("queue_workflows.web.pages.runs.NODE_ROWS", 2)
+    place, seen = f"/runs/{full.runs['running']}?view=nodes", []
+    while place:
+        shown = filled.get(place).text
+        seen += re.findall(r'<tr><td><a class="mono" href="/runs/[^"]*/nodes/(\w+)"', shown)
+        further = re.search(r'rel="next" href="([^"]*)"', shown)
+        place = html.unescape(further[1]) if further else ""
+    assert seen == ["write", "draw", "cut", "approve", "publish"]
 
 
 def test_a_filter_that_is_too_broad_is_no_failure_of_the_page(
