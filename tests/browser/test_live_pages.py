@@ -27,7 +27,7 @@ _WATCH_SHIFTS = """
 () => {
   window.shifts = [];
   const told = (list) => list.getEntries().forEach((one) => {
-    window.shifts.push(...one.sources.map((part) => part.node?.nodeName + " " + part.node?.textContent.slice(0, 40)));
+    window.shifts.push(...one.sources.map((part) => part.node?.textContent.slice(0, 40)));
   });
   new PerformanceObserver(told).observe({type: "layout-shift"});
 }

@@ -174,7 +174,7 @@ class TestSchedules:
         assert [row[:2] for row in audited(conn)] == [("ada", "schedule.pause"), ("bob", "schedule.resume")]
 
     def test_picked_ones_are_switched(self, page: OperatorsPage, conn: psycopg.Connection) -> None:
-        """Rows have buttons of their own, so the boxes belong to the form below; all of them for one reason."""
+        """Rows have buttons of their own, so their boxes belong to the form below them."""
         ScheduleRepository(conn).upsert("hourly", cron="0 * * * *", task_name="tidy", queue="fetch")
         shown = page.get("/schedules").text
         boxes = re.findall(r'name="target" value="(\w+)" form="picked"', shown)

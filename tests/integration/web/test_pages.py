@@ -370,7 +370,7 @@ def test_a_schema_that_is_behind_takes_no_connection_for_each_look(qwf_new_datab
 def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
     filled: OperatorsPage, qwf_dsn: str
 ) -> None:
-    """A worker that somebody started by hand is on the map as well; below it, what models were seen to take."""
+    """A worker that was started by hand is on the map, too; below it, what models were seen to take."""
     with psycopg.connect(qwf_dsn, autocommit=True) as conn:
         beats = HeartbeatRepository(conn)
         beats.beat("h3:gpu:9", host_label="h3", queue="gpu", pid=9, state="idle", cached_models=["whisper"])

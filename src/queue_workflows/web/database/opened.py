@@ -55,7 +55,7 @@ class OpenedDatabase:
         return self._schema_seen(is_doubted=False)
 
     def schema_refusal(self) -> str | None:
-        """Why workers of this version refuse the schema; None if they do not, as for an older one they wait."""
+        """Why workers of this version refuse the schema; None if they do not: for an older one they wait."""
         return refusal_by(self.schema_flaw())
 
     def check_schema(self) -> None:

@@ -125,9 +125,7 @@ def _explained(
     return replace(told, told=redacted_explanation(told.told, look.redaction))
 
 
-def _part(
-    look: Look, run: RunOverview, view: str, reader: RunReader, after: int | None
-) -> dict[str, object]:
+def _part(look: Look, run: RunOverview, view: str, reader: RunReader, after: int | None) -> dict[str, object]:
     """What only one of the views needs."""
     if view == "graph":
         seen = graph.all_nodes(look.conn, run.id, run, reader=reader)
