@@ -518,6 +518,10 @@ def test_a_node_is_answered(qwf, conn, film):
     assert (said.stdout, said.stderr.endswith("is stored; an orchestrator takes it up\n")) == ("", True)
     (stored,) = InputSubmissionRepository(conn).list(run_id=run)
     assert (stored.payload, stored.submitted_by) == ({"ok": True, "grade": 3}, "ann")
+    asked = qwf("submit-input", run, "approve", "--show").stdout
+    assert asked.startswith("approve is active\n")
+    assert '{"ok": true, "grade": 3}' in asked.splitlines()[-1]
+    assert "--show takes no answer" in qwf("submit-input", run, "approve", "{}", "--show", status=2).stderr
     run_through(conn, dispatcher(conn), lambda _job: {})
     assert (row(conn, run).status, row(conn, run).outputs) == ("completed", {"ok": True})
     assert 'outputs: {"ok": true}' in qwf("show", run).stdout
