@@ -613,6 +613,13 @@ def test_what_was_given_up_is_found_and_tried_again(qwf, conn):
     (entry,) = AuditRepository(conn).of("run", str(run))
     assert (entry.actor, entry.action, entry.details) == ("ann", "run.unpoison", {"events": 1})
     assert json.loads(qwf("unpoison", run, "--json", status=1).stdout) == [{"run": str(run), "events": 0}]
+    conn.execute("UPDATE workflow_dispatch_events SET poisoned_at = now() WHERE kind = 'nonsense'")
+    assert qwf("unpoison", run, other, "--dry-run").stdout == (
+        f"{run}: would be tried again\n{other}: nothing was poisoned\n"
+    )
+    assert qwf("unpoison", "--poisoned", "--dry-run").stderr == "1 run would be unpoisoned\n"
+    assert qwf("unpoison", "--where", "newer:1d", "--yes").stdout.endswith("1 event of 1 run tried again\n")
+    assert qwf("unpoison", "--poisoned", "--yes").stderr == "no runs match\n"
 
 
 # what it costs, and who may go away
