@@ -62,6 +62,7 @@ VIEWS: Final = {
     "run list": "runs.listing:json_of",
     "run nodes": "runs.elements:json_of",
     "run show": "runs.show:json_of",
+    "run submit-input --show": "runs.question:json_of",
     "run timeline": "runs.timeline:json_of",
     "run workflows": "workflows:json_of_workflows",
     "schedule list": "schedules.listing:json_of",

@@ -65,7 +65,10 @@ def test_a_queue_is_paused_and_a_cap_is_set(page: BrowsedPage, ingest: Jobs, tab
 
 
 def test_picked_rows_are_retried_for_a_reason(page: BrowsedPage, ingest: Jobs, tab: Page) -> None:
-    """Of the rows of a list those that were picked are acted on, and the others stay as they are."""
+    """Of the rows of a list those that were picked are acted on, and the others stay as they are.
+
+    Until all that match are meant, whether they were looked at or not.
+    """
     jobs = ingest.enqueue(3, max_attempts=1)
     for job in ingest.claim(limit=3):
         ingest.repository.end(ending(job, "failed", error={"kind": "exit"}, counts=True))
@@ -78,3 +81,10 @@ def test_picked_rows_are_retried_for_a_reason(page: BrowsedPage, ingest: Jobs, t
     tab.locator(CONFIRM).click()
     expect(tab.get_by_text("Done.")).to_be_visible()
     assert [ingest.seen(job, "status") for job in jobs] == [("queued",), ("queued",), ("failed",)]
+    tab.goto(f"{page.url}/jobs?q=task:task&limit=1")
+    tab.get_by_role("button", name="Cancel all that match").click()
+    expect(tab.get_by_role("heading", name="Cancel 2 jobs")).to_be_visible()
+    tab.get_by_label("Reason").fill("not wanted any more")
+    tab.locator(CONFIRM).click()
+    expect(tab.get_by_text("Done.")).to_be_visible()
+    assert [ingest.seen(job, "status") for job in jobs] == [("cancelled",), ("cancelled",), ("failed",)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
 from typing import Final
 
 import httpx
@@ -16,7 +16,7 @@ from bench.harness.figures import Figure
 from bench.harness.measuring import Bench
 from bench.harness.servers import Server
 from bench.operator_page.history import LIMIT, RARE, SCHEDULE, WORKER, WORKFLOW, History, put_history
-from bench.operator_page.looks import figures_of, looked_at, open_page
+from bench.operator_page.looks import Seen, figures_of, looked_at, open_page
 from bench.operator_page.tabs import watch
 from queue_workflows.views.runs.graph import MOST_BOXES, run_graph
 from queue_workflows.web.pages.all import ADDRESSES
@@ -92,7 +92,8 @@ def large_runs(bench: Bench) -> Sequence[Figure]:
     seen, bare = looked_at(history.dsn, places, bench.amounts["looks"])
     with psycopg.connect(history.dsn) as connection:
         boxes = len(run_graph(connection, history.large_run).boxes)
-    many = median(seen[f"a node of {elements}"].ms)
+    node = f"a node of {elements}"
+    many = median(seen[node].ms)
     return [
         *figures_of("large-runs", seen, bare),
         Figure(
@@ -102,13 +103,25 @@ def large_runs(bench: Bench) -> Sequence[Figure]:
         Figure("large-runs", f"{nodes}: the page", seen[f"{nodes}: graph"].size / 1000, "kB"),
         *(
             Figure(
-                *("large-runs", f"a node of {elements}, the median", many, "ms", beside, single),
-                *(many / single, 2.0, True),
+                *("large-runs", f"{node}, the median", many, "ms", beside, single), many / single, 2.0, True
             )
             for beside in (one, one_open)
             for single in (median(seen[beside].ms),)
         ),
+        *_by_work(seen, node, (one, one_open)),
     ]
+
+
+def _by_work(seen: Mapping[str, Seen], node: str, others: Sequence[str]) -> Iterator[Figure]:
+    """A node beside others by what a look at it takes of a processor, which a busy machine leaves alone."""
+    many = fmean(seen[node].worked_s) * 1000
+    for beside in others:
+        single = fmean(seen[beside].worked_s) * 1000
+        if single:
+            yield Figure(
+                *("large-runs", f"{node}, work", many, "ms of a processor", beside, single),
+                *(many / single, 2.0, True),
+            )
 
 
 def tabs(bench: Bench) -> Sequence[Figure]:

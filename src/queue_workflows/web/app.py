@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -41,7 +42,7 @@ from queue_workflows.web.addresses import (
     words_of,
 )
 from queue_workflows.web.admission import note_refusal, open_to_all, refusal_before_users
-from queue_workflows.web.database.opened import OpenedDatabase
+from queue_workflows.web.database.opened import OpenedDatabase, refusal_by
 from queue_workflows.web.database.readers import Readers
 from queue_workflows.web.database.writers import Writers
 from queue_workflows.web.frames import Frames
@@ -296,10 +297,10 @@ class Web:
         words = words_of(request)
         settings = self.settings
         # On a connection of its own, so before a reader has one: behind a small pool it would wait for that.
-        refusal = None if address.is_alone else await asyncio.to_thread(self._opened.schema_refusal)
+        flaw = None if address.is_alone else await asyncio.to_thread(self._opened.schema_flaw)
 
         def look(conn: Any) -> Shown:
-            return address.show(
+            shown = address.show(
                 Look(
                     conn,
                     settings,
@@ -307,11 +308,12 @@ class Web:
                     words,
                     prefix=request.scope.get("root_path", "").rstrip("/"),
                     doctor=self._opened.last_report.report,
-                    schema_refusal=refusal,
+                    schema_refusal=refusal_by(flaw),
                     redaction=self._redaction,
                     as_json=as_json,
                 )
             )
+            return shown if flaw is None else replace(shown, notice=str(flaw))
 
         if address.is_alone:
             return await self.readers.beside(look)

@@ -57,6 +57,7 @@ class Frames:
             live_topic=path if is_live else None,
             read_only=self._read_only,
             has_json=address.has_json if address else False,
+            notice=shown.notice if shown else None,
             come_back_s=None if self._live or shown is None or not shown.is_live else 5,
             static=lambda name: prefix + static_files.address_of(name),
             may=allowed.__contains__,

@@ -87,6 +87,8 @@ class Shown:
     json: Any = None
     # Whether what it shows goes on changing.
     is_live: bool = True
+    # What its reader has to know of the whole database.
+    notice: str | None = None
     # Of a list: the word `before` that shows what comes after it; None at its end.
     cursor: str | None = None
 

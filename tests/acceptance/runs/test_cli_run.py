@@ -519,6 +519,10 @@ def test_a_node_is_answered(qwf, conn, film):
     assert (said.stdout, said.stderr.endswith("is stored; an orchestrator takes it up\n")) == ("", True)
     (stored,) = InputSubmissionRepository(conn).list(run_id=run)
     assert (stored.payload, stored.submitted_by) == ({"ok": True, "grade": 3}, "ann")
+    asked = qwf("submit-input", run, "approve", "--show").stdout
+    assert asked.startswith("approve is active\n")
+    assert '{"ok": true, "grade": 3}' in asked.splitlines()[-1]
+    assert "--show takes no answer" in qwf("submit-input", run, "approve", "{}", "--show", status=2).stderr
     run_through(conn, dispatcher(conn), lambda _job: {})
     assert (row(conn, run).status, row(conn, run).outputs) == ("completed", {"ok": True})
     assert 'outputs: {"ok": true}' in qwf("show", run).stdout
@@ -610,6 +614,13 @@ def test_what_was_given_up_is_found_and_tried_again(qwf, conn):
     (entry,) = AuditRepository(conn).of("run", str(run))
     assert (entry.actor, entry.action, entry.details) == ("ann", "run.unpoison", {"events": 1})
     assert json.loads(qwf("unpoison", run, "--json", status=1).stdout) == [{"run": str(run), "events": 0}]
+    conn.execute("UPDATE workflow_dispatch_events SET poisoned_at = now() WHERE kind = 'nonsense'")
+    assert qwf("unpoison", run, other, "--dry-run").stdout == (
+        f"{run}: would be tried again\n{other}: nothing was poisoned\n"
+    )
+    assert qwf("unpoison", "--poisoned", "--dry-run").stderr == "1 run would be unpoisoned\n"
+    assert qwf("unpoison", "--where", "newer:1d", "--yes").stdout.endswith("1 event of 1 run tried again\n")
+    assert qwf("unpoison", "--poisoned", "--yes").stderr == "no runs match\n"
 
 
 # what it costs, and who may go away

@@ -166,6 +166,13 @@ def test_a_run_is_freed_from_its_host_and_its_errors(page: OperatorsPage, conn: 
     assert "no longer attic's" in text_of(page.confirm(seen))
     assert "1 event is tried again" in text_of(page.act("run.unpoison", run_id))
     assert [action for _, action, _, _ in audited(conn)] == ["run.unpin", "run.unpoison"]
+    conn.execute("UPDATE workflow_dispatch_events SET poisoned_at = now() WHERE kind = 'cancel'")
+    assert "Unpoison all that match" in page.get("/runs", q="workflow:test").text
+    start(conn, FILM)
+    seen = page.preview("run.unpoison", where="workflow:test")
+    assert "Unpoison 1 run" in text_of(seen)
+    assert "1 tried again" in text_of(page.confirm(seen, reason="the bug is mended"))
+    assert [(action, run) for _, action, run, _ in audited(conn)][2:] == [("run.unpoison", run_id)]
 
 
 class TestAnswers:

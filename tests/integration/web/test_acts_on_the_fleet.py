@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -171,6 +172,20 @@ class TestSchedules:
         assert "There is nothing to do" in text_of(bobs.confirm(his))
         assert "is on" in text_of(bobs.act("schedule.resume", "nightly"))
         assert [row[:2] for row in audited(conn)] == [("ada", "schedule.pause"), ("bob", "schedule.resume")]
+
+    def test_picked_ones_are_switched(self, page: OperatorsPage, conn: psycopg.Connection) -> None:
+        """Rows have buttons of their own, so their boxes belong to the form below them."""
+        ScheduleRepository(conn).upsert("hourly", cron="0 * * * *", task_name="tidy", queue="fetch")
+        shown = page.get("/schedules").text
+        boxes = re.findall(r'name="target" value="(\w+)" form="picked"', shown)
+        assert boxes == ["hourly", "nightly"]
+        assert '<form id="picked" action="/act/preview" method="get">' in shown
+        seen = page.preview("schedule.pause", *boxes)
+        assert "2 schedules" in text_of(seen)
+        page.confirm(seen, reason="the disk is full")
+        assert [row[1:] for row in audited(conn)] == [
+            ("schedule.pause", name, "the disk is full") for name in boxes
+        ]
 
     def test_one_that_is_not_there(self, page: OperatorsPage) -> None:
         """Says so."""

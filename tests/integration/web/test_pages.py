@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -34,7 +35,25 @@ MOVING = frozenset(
         *("per_minute", "minutes"),
     ]
 )
-LISTS = [one for one in ADDRESSES if "{" not in one.path]
+# Words behind addresses that change what is shown, and with it the command.
+WORDS = {
+    "/queues": ["queue=fetch&since=2h"],
+    "/jobs": ["q=status:failed&limit=1", 'q=queue:fetch error:"timed out"'],
+    "/failures": ["queue=fetch&since=1d"],
+    "/runs": ["q=workflow:film&limit=2"],
+    "/runs/{run}": ["view=timeline", "view=nodes", "view=records"],
+    "/runs/{run}/nodes/{node}": ["state=completed&limit=2"],
+    "/workflows/{workflow}": ["limit=1"],
+    "/workers": ["host=h1&all=1"],
+    "/limits": ["limit=1"],
+    "/schedules/{schedule}": ["count=3"],
+    "/audit": ["action=job.cancel&limit=1"],
+}
+PLACES = [
+    path
+    for address in ADDRESSES
+    for path in (address.path, *(f"{address.path}?{words}" for words in WORDS.get(address.path, ())))
+]
 
 
 def json_place(place: str) -> str:
@@ -49,25 +68,53 @@ def still(value: Any) -> Any:
     return [still(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("address", ADDRESSES, ids=lambda one: one.path)
+@pytest.mark.parametrize("path", PLACES)
 def test_each_page_shows_what_its_command_prints(
-    address: Any, filled: OperatorsPage, full: EveryState, qwf_dsn: str
+    path: str, filled: OperatorsPage, full: EveryState, qwf_dsn: str
 ) -> None:
     """Its `.json` is the `--json` of the command at its foot, with what is secret masked."""
-    place = full.place(address.path)
+    # The bars of a run that goes on end where the clock of a statement is.
+    place = full.place(path, run="failed" if path.endswith("view=timeline") else "running")
     shown = filled.get(place)
     assert shown.status_code == 200, text_of(shown)
     assert shown.headers["cache-control"] == "no-store"
-    if not address.has_json:
-        return
     answered = filled.get(json_place(place))
     assert answered.status_code == 200, answered.text
     command = shlex.split(command_of(shown.text))
-    if command[1:2] in (["hooks"], ["doctor"]) or command[1:3] in (["run", "submit-input"],):
+    if command[1:3] == ["hooks", "list"]:
+        # Of no event, as this machine has no hooks.
         return
     printed = CliRunner().invoke(cli, ["--db", qwf_dsn, *command[1:], "--json"], catch_exceptions=False)
     assert printed.exit_code == 0, printed.output
-    assert still(answered.json()) == still(Redaction().document(json.loads(printed.stdout)))
+    shown_json, printed_json = answered.json(), Redaction().document(json.loads(printed.stdout))
+    if command[1] == "doctor":
+        # The facts of its checks are of the moment.
+        assert checks_of(shown_json) == checks_of(printed_json)
+    else:
+        assert still(shown_json) == still(printed_json)
+
+
+def checks_of(report: Any) -> list[tuple[str, str]]:
+    """The checks of the doctor, and how each came out."""
+    return [(check["name"], check["status"]) for check in report["checks"]]
+
+
+def test_the_hooks_of_a_machine_are_what_the_command_prints(
+    qwf_dsn: str, full: EveryState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the event that is asked for, or of the first that there is."""
+    script = tmp_path / "title" / "on_Page__10_title.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("QWF_HOOK_DIRS", str(tmp_path))
+    with served_page(qwf_dsn) as page:
+        command = shlex.split(command_of(page.get("/hooks").text))
+        answered = page.get("/hooks.json").json()
+    printed = CliRunner().invoke(cli, ["--db", qwf_dsn, *command[1:], "--json"], catch_exceptions=False)
+    assert command == ["qwf", "hooks", "list", "Page"]
+    assert len(answered) == 1
+    assert answered == json.loads(printed.stdout)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +216,7 @@ def command_of(html: str) -> str:
         ("/hosts/nowhere", 404, "nowhere"),
         ("/workflows/none", 404, "none"),
         ("/schedules/none", 404, "none"),
+        ("/schedules/nightly?count=101", 400, "from 1 to 100"),
         ("/failures?since=soon", 400, "since"),
         ("/jobs?q=%00", 400, "NUL"),
         ("/queues/a%00b", 400, "NUL"),
@@ -203,6 +251,46 @@ def test_nothing_that_matches_has_no_button_for_all_of_it(filled: OperatorsPage)
     for place, act in (("/jobs", "job.retry"), ("/runs", "run.retry")):
         assert f'value="{act}"' in filled.get(place, q="status:failed").text
         assert f'value="{act}"' not in filled.get(place, q="status:failed older:90d").text
+
+
+@pytest.mark.parametrize(
+    ("place", "leads_to"),
+    [
+        ("/jobs", "/jobs/{held}"),
+        ("/runs", "/runs/{run}"),
+        ("/runs/{run}?view=nodes", "/runs/{run}/nodes/publish"),
+        ("/runs/{at_work}/nodes/draw", "/jobs/node:"),
+    ],
+)
+def test_each_row_that_is_not_over_leads_to_its_explanation(
+    place: str, leads_to: str, filled: OperatorsPage, full: EveryState
+) -> None:
+    """By a link at its state to the reasons, each of which leads to its cause; what is over has none."""
+    names = {"held": full.jobs["held"], "run": full.runs["running"], "at_work": full.runs["at_work"]}
+    shown = filled.get(place.format(**names)).text
+    table = shown.partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = table.split("<tr>")[1:]
+    over = re.compile(r"</svg>(completed|failed|cancelled|skipped)</span></td>")
+    linked = ['class="why" href="' in row for row in rows]
+    assert linked == [over.search(row) is None for row in rows]
+    assert any(linked)
+    where = re.search(f'class="why" href="({re.escape(leads_to.format(**names))}[^"#]*)#why"', shown)
+    assert where is not None
+    assert '<section id="why">' in filled.get(where[1]).text
+
+
+def test_nodes_of_a_run_have_pages(
+    filled: OperatorsPage, full: EveryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is left out of a run that has more nodes than one page of them."""
+    monkeypatch.setattr("queue_workflows.web.pages.runs.NODE_ROWS", 2)
+    place, seen = f"/runs/{full.runs['running']}?view=nodes", []
+    while place:
+        shown = filled.get(place).text
+        seen += re.findall(r'<tr><td><a class="mono" href="/runs/[^"]*/nodes/(\w+)"', shown)
+        further = re.search(r'rel="next" href="([^"]*)"', shown)
+        place = html.unescape(further[1]) if further else ""
+    assert seen == ["write", "draw", "cut", "approve", "publish"]
 
 
 def test_a_filter_that_is_too_broad_is_no_failure_of_the_page(
@@ -276,6 +364,18 @@ def test_a_schema_that_is_behind_says_at_which_revision_it_is(qwf_new_database: 
             assert "does not exist" not in shown.text
 
 
+def test_a_schema_that_is_ahead_says_at_which_revision_it_is(qwf_new_database: Any) -> None:
+    """Pages that can be read say it above what they show; workers of this version would not start."""
+    dsn = qwf_new_database()
+    with psycopg.connect(dsn) as raw:
+        raw.execute("UPDATE queue_schema_version SET version_num = '9999'")
+    with served_page(dsn) as page:
+        for place in ("/", "/jobs", "/limits"):
+            shown = page.get(place)
+            assert shown.status_code == 200
+            assert "the database schema is at 9999, this code knows revisions up to" in shown.text
+
+
 SINGLE = {"default_pool_size": "1", "query_wait_timeout": "5"}
 
 
@@ -300,7 +400,7 @@ def test_a_schema_that_is_behind_takes_no_connection_for_each_look(qwf_new_datab
 def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
     filled: OperatorsPage, qwf_dsn: str
 ) -> None:
-    """A worker that somebody started by hand is on the map as well."""
+    """A worker that was started by hand is on the map, too; below it, what models were seen to take."""
     with psycopg.connect(qwf_dsn, autocommit=True) as conn:
         beats = HeartbeatRepository(conn)
         beats.beat("h3:gpu:9", host_label="h3", queue="gpu", pid=9, state="idle", cached_models=["whisper"])
@@ -309,6 +409,7 @@ def test_the_model_map_says_how_full_a_card_is_or_that_nothing_reports_it(
             shown = text_of(filled.get("/models"))
         finally:
             conn.execute("DELETE FROM worker_heartbeats WHERE worker_id = 'h3:gpu:9'")
+    assert "llama-7b NVIDIA H100 80GB HBM3 14.0 GB 17.0 GB 13.0 GB" in shown
     assert "40.0 of 80.0 GB" in shown
     assert shown.count("memory not reported") == 1
 

@@ -31,6 +31,7 @@ from queue_workflows.repositories.durable.waits import ASLEEP, CHILDREN, EVENT, 
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.repositories.sql.families import named_job
 from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.model_memory import ModelMemoryRepository
 from queue_workflows.states import JobStatus, StepKind, StepStatus
 from queue_workflows.views.jobs.decisions import decide
 
@@ -234,6 +235,10 @@ def _workers(connection: psycopg.Connection[Any], job: str) -> None:
         "h1:gpu:2", host_label="h1", queue="gpu", pid=8, state="idle", current_model="llama-7b",
         cached_models=["llama-7b", "whisper"], load={"device": "nvidia:0"},
     )  # fmt: skip
+    device = _READING["devices"][0]["name"]
+    ModelMemoryRepository(connection).store(
+        "llama-7b", device, load_mb=[14_336.0], peak_mb=[17_408.0], declared_mb=13_312.0
+    )
     beats.beat("h2:cpu:3", host_label="h2", queue="cpu", pid=9, state="idle")
     connection.execute(
         "UPDATE worker_heartbeats SET last_seen = now() - interval '10 min' WHERE worker_id = 'h2:cpu:3'"

@@ -1,4 +1,4 @@
-"""`qwf run submit-input`: the answer to a node that waits for one."""
+"""`qwf run submit-input`: what a node asks, and the answer to it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from queue_workflows.cli.shared.operator import (
     json_option,
     operators_connection,
     print_json,
+    print_table,
     say,
 )
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import mapping_in, mapping_of
+from queue_workflows.db.connections.snapshot_read import at_one_moment
+from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.engine.runs.verbs import asked_node, submit_input
-from queue_workflows.views.runs.question import json_of_submission
+from queue_workflows.views.runs.question import Answer, json_of, json_of_submission, question
 from queue_workflows.workflow.document.nodes import InputNode
 
 
@@ -35,6 +38,7 @@ from queue_workflows.workflow.document.nodes import InputNode
     metavar="NAME",
     help="Your name, for the record.  [default: USER@HOST]",
 )
+@click.option("--show", is_flag=True, help="Answer nothing: show what is asked, and the answers so far.")
 @json_option
 @click.pass_obj
 def submit(
@@ -45,6 +49,7 @@ def submit(
     answer: str | None,
     file: str | None,
     by: str,
+    show: bool,
     as_json: bool,
 ) -> None:
     """Answer NODE of RUN, which waits for input.
@@ -54,6 +59,11 @@ def submit(
     """
     if answer is not None and file is not None:
         raise click.UsageError("give the answer itself, or a --file of it; not both")
+    if show:
+        if answer is not None or file is not None:
+            raise click.UsageError("--show takes no answer")
+        _show(invocation, run_name, node, as_json=as_json)
+        return
     with operators_connection(invocation) as connection:
         run_id = run_named(connection, run_name)
         if answer is not None:
@@ -67,6 +77,31 @@ def submit(
         print_json(json_of_submission(run_id, node, submission))
     else:
         say(f"answer {submission} to {node} is stored; an orchestrator takes it up")
+
+
+def _show(invocation: Invocation, run_name: str, node: str, *, as_json: bool) -> None:
+    with operators_connection(invocation) as connection, at_one_moment(connection):
+        asked = question(connection, run_named(connection, run_name), node)
+    if as_json:
+        print_json(json_of(asked))
+        return
+    click.echo(f"{asked.node} is {asked.state}{'' if asked.is_open else ', and takes no answer any more'}")
+    if asked.prompt:
+        click.echo(on_one_line(asked.prompt))
+    schema = asked.answer_schema
+    print_table(
+        ["PROPERTY", "SCHEMA"], [[name, json.dumps(of)] for name, of in schema.items()] if schema else []
+    )
+    answers = [
+        (str(one.id), say_moment(one.created_at), one.submitted_by or "-", one.status, _said(one))
+        for one in asked.answers
+    ]
+    print_table(["ID", "AT", "BY", "STATUS", "ANSWER"], answers)
+
+
+def _said(one: Answer) -> str:
+    """What it says, or why it was refused."""
+    return one.error or json.dumps(one.payload)
 
 
 def _from_terminal(connection: psycopg.Connection[Any], run_id: Any, node: str) -> dict[str, Any]:

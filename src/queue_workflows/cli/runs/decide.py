@@ -30,6 +30,7 @@ from queue_workflows.engine.operate.many_runs import (
     cancel_matching,
     pages_of,
     retry_each,
+    unpoison_matching,
 )
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.engine.runs.verbs import cancel_node
@@ -231,22 +232,64 @@ def _tell_retries(answers: Sequence[RunRetry | Refusal], *, dry_run: bool, as_js
 
 
 @click.command()
-@click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@json_option
-@audit_options
+@deciding_options(filter_options, "[RUN]...")
 @click.pass_obj
 def unpoison(
-    invocation: Invocation, *, names: Sequence[str], as_json: bool, actor: str, reason: str | None
+    invocation: Invocation,
+    /,
+    *,
+    names: Sequence[str],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    actor: str,
+    reason: str | None,
+    **given: Any,
 ) -> ExitCode:
-    """Have events of RUNs that were given up tried again; `qwf run show` has their errors."""
+    """Have events of RUNs, or of all that match, tried again that were given up.
+
+    `qwf run list --poisoned` finds such runs, `qwf run show` has their errors.
+    """
+    wanted = _checked("unpoisoned", names, given, (), [status.value for status in RunStatus])
+    by: dict[str, Any] = {"actor": actor, "reason": reason}
     with operators_connection(invocation) as connection:
-        runs = runs_named(connection, names)
-        statuses(connection, runs)
-        freed = DispatchEventRepository(connection).unpoison(runs, actor=actor, reason=reason)
-    answers = {str(run_id): said_of_unpoison(freed.get(run_id, 0)) for run_id in runs}
+        if wanted is None:
+            runs = runs_named(connection, names)
+            return _unpoison_named(connection, runs, by, dry_run=dry_run, as_json=as_json)
+        wanted = replace(wanted, status=wanted.status or None, poisoned=True)
+        matched = _preview(connection, wanted, quiet=as_json)
+        if dry_run or not matched:
+            _tell_matched(matched, "would be unpoisoned", dry_run=dry_run, as_json=as_json)
+            return ExitCode.DONE
+        if not confirm(f"Unpoison {number_of('run', matched)}?", yes=yes):
+            return ExitCode.FAILED
+        freed = [events for page in unpoison_matching(connection, wanted, **by) for events in page.values()]
     if as_json:
-        print_json([{"run": run_id, "events": freed.get(run_id, 0)} for run_id in runs])
+        print_json({"runs": len(freed), "events": sum(freed)})
     else:
+        click.echo(f"{number_of('event', sum(freed))} of {number_of('run', len(freed))} tried again")
+    return ExitCode.DONE
+
+
+def _unpoison_named(
+    connection: psycopg.Connection[Any],
+    runs: list[uuid.UUID],
+    by: dict[str, Any],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> ExitCode:
+    statuses(connection, runs)
+    if dry_run:
+        poisoned = RunLinesRepository(connection).poisoned_among(runs)
+        told = {True: "would be tried again", False: said_of_unpoison(0)}
+        tell_each("run", {str(run_id): told[run_id in poisoned] for run_id in runs}, as_json=as_json)
+        return ExitCode.DONE
+    freed = DispatchEventRepository(connection).unpoison(runs, **by)
+    if as_json:
+        print_json([{"run": str(run_id), "events": freed.get(run_id, 0)} for run_id in runs])
+    else:
+        answers = {str(run_id): said_of_unpoison(freed.get(run_id, 0)) for run_id in runs}
         tell_each("run", answers, as_json=False)
     return ExitCode.DONE if len(freed) == len(runs) else ExitCode.FAILED
 

@@ -23,6 +23,7 @@ from queue_workflows.errors import (
 )
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
+from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 PAGE: Final = 500
@@ -58,6 +59,15 @@ def cancel_matching(
         with connection.transaction():
             was = cancel_runs(ids, conn=connection, actor=actor, reason=reason)
         yield sum(status not in RUN_TERMINAL for status in was.values())
+
+
+def unpoison_matching(
+    connection: psycopg.Connection[Any], wanted: RunFilter, *, actor: str, reason: str | None
+) -> Iterator[dict[uuid.UUID, int]]:
+    """Have events be tried again that were given up, of all runs that match; how many, of each page."""
+    events = DispatchEventRepository(connection)
+    for ids in pages_of(connection, replace(wanted, poisoned=True)):
+        yield events.unpoison(ids, actor=actor, reason=reason)
 
 
 def cancel_named(

@@ -86,7 +86,7 @@ def question(conn: Handle, run_id: uuid.UUID, node_id: str) -> Question:
 
 
 def json_of(asked: Question) -> dict[str, Any]:
-    """The question as plain data, for a form or a program that draws one."""
+    """What `qwf run submit-input RUN NODE --show --json` prints, for a form or a program that draws one."""
     return {
         "run": str(asked.run_id),
         "node": asked.node,
@@ -105,5 +105,5 @@ def json_of_submission(run_id: uuid.UUID, node_id: str, submission: int) -> dict
 
 
 def command_of(run_id: uuid.UUID, node_id: str) -> str:
-    """The command that answers it; in a terminal it asks property by property."""
-    return shlex.join(["qwf", "run", "submit-input", str(run_id), node_id])
+    """The command that shows it; without `--show` it asks in a terminal, property by property."""
+    return shlex.join(["qwf", "run", "submit-input", str(run_id), node_id, "--show"])

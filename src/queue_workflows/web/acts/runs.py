@@ -18,6 +18,7 @@ from queue_workflows.engine.operate.many_runs import (
     foretell_retry,
     pages_of,
     retry_each,
+    unpoison_matching,
 )
 from queue_workflows.engine.runs.verbs import cancel_node, may_cancel_node
 from queue_workflows.errors import FilterRefused, PayloadError, UnknownRun
@@ -47,13 +48,15 @@ from queue_workflows.web.acts.last_said import with_last
 from queue_workflows.web.page import href, part
 
 Connection = psycopg.Connection[Any]
-_ALLOWED: Final = {"cancel": OPEN, "retry": tuple(sorted(RUN_TERMINAL))}
-_USUALLY: Final = {"cancel": OPEN, "retry": (RunStatus.FAILED.value,)}
-_DONE: Final = {"cancel": "cancelled", "retry": "retried"}
+_ALLOWED: Final = {"cancel": OPEN, "retry": tuple(sorted(RUN_TERMINAL)), "unpoison": tuple(RunStatus)}
+# None is any.
+_USUALLY: Final = {"cancel": OPEN, "retry": (RunStatus.FAILED.value,), "unpoison": None}
+_DONE: Final = {"cancel": "cancelled", "retry": "retried", "unpoison": "unpoisoned"}
 _FROM: Final = "from"
 _UNPIN_NOTE: Final = (
     "For a host that is gone, with the files of its hooks: what is tried again begins in empty directories."
 )
+_UNPOISON_NOTE: Final = "Events that were given up are tried again; the page of a run has their errors."
 _NODE: Final = "node"
 _NODE_NOTE: Final = "What needs this node is cancelled too; the rest of the run goes on."
 
@@ -87,7 +90,7 @@ def _filter(verb: str) -> Callable[[str], str]:
 
 def _meant(verb: str, asked: Asked) -> RunFilter:
     said = run_filter(asked.where or "")
-    return replace(said, status=said.status or _USUALLY[verb])
+    return replace(said, status=said.status or _USUALLY[verb], poisoned=verb == "unpoison" or said.poisoned)
 
 
 def _command(verb: str, asked: Asked) -> str:
@@ -264,6 +267,8 @@ def _unpin(connection: Connection, asked: Asked, by: By, _settings: Settings) ->
 
 
 def _preview_unpoison(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
+    if asked.where is not None:
+        return replace(_by_filter(connection, "unpoison", "Unpoison", asked), notes=(_UNPOISON_NOTE,))
     was = statuses(connection, _ids(asked))
     poisoned = RunLinesRepository(connection).poisoned_among(was)
     return Preview(
@@ -273,13 +278,19 @@ def _preview_unpoison(connection: Connection, asked: Asked, _settings: Settings)
             _line(run_id, status if run_id in poisoned else f"{status}; {said_of_unpoison(0)}")
             for run_id, status in list(was.items())[:SHOWN_FIRST]
         ),
-        notes=("Events of it that were given up are tried again; its page has their errors.",),
+        notes=(_UNPOISON_NOTE,),
         command=_command("unpoison", asked),
         back=_back(asked),
     )
 
 
 def _unpoison(connection: Connection, asked: Asked, by: By, _settings: Settings) -> Iterator[Done]:
+    if asked.where is not None:
+        for page in unpoison_matching(
+            connection, _meant("unpoison", asked), actor=by.actor, reason=by.reason
+        ):
+            yield Done(Counter({"tried again": len(page)}))
+        return
     runs = _ids(asked)
     statuses(connection, runs)
     freed = DispatchEventRepository(connection).unpoison(runs, actor=by.actor, reason=by.reason)
@@ -306,5 +317,12 @@ RUN_ACTS: Final = (
         filter=_filter("retry"),
     ),
     Act("run.unpin", "Unpin", target=run_target, preview=_preview_unpin, perform=_unpin),
-    Act("run.unpoison", "Unpoison", target=run_target, preview=_preview_unpoison, perform=_unpoison),
+    Act(
+        "run.unpoison",
+        "Unpoison",
+        target=run_target,
+        preview=_preview_unpoison,
+        perform=_unpoison,
+        filter=_filter("unpoison"),
+    ),
 )

@@ -47,14 +47,16 @@ class OpenedDatabase:
         """A new autocommit connection."""
         return self.database().connect(autocommit=True)
 
-    def schema_refusal(self) -> str | None:
-        """Why workers of this version refuse the schema, as of the last half minute; None if they do not.
+    def schema_flaw(self) -> SchemaError | None:
+        """What is wrong with the schema for this version, as of the last half minute; None where it fits.
 
-        For an older one workers wait, and a page that cannot read it says so itself. It is asked on a
-        connection of its own.
+        It is asked on a connection of its own.
         """
-        refused = self._schema_seen(is_doubted=False)
-        return str(refused) if isinstance(refused, SchemaAhead) else None
+        return self._schema_seen(is_doubted=False)
+
+    def schema_refusal(self) -> str | None:
+        """Why workers of this version refuse the schema; None if they do not: for an older one they wait."""
+        return refusal_by(self.schema_flaw())
 
     def check_schema(self) -> None:
         """Raise what was wrong with the schema in the last half minute, where this code cannot read it."""
@@ -86,6 +88,11 @@ class OpenedDatabase:
             if self._database is not None and self._database is not self._given:
                 self._database.close()
                 self._database = None
+
+
+def refusal_by(flaw: SchemaError | None) -> str | None:
+    """What an explanation says of workers that refuse this schema; for an older one they wait."""
+    return str(flaw) if isinstance(flaw, SchemaAhead) else None
 
 
 def _flaw(database: Database) -> SchemaError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from queue_workflows.engine.explain.hosts import NOT_SHARED
 from queue_workflows.engine.watch.run_reader import RunReader
@@ -25,6 +25,8 @@ from queue_workflows.web.rendering.pictures import graph_picture, timeline_pictu
 
 _OF_ITS_HOST: Final = ("host_gone", NOT_SHARED)
 VIEWS = ("graph", "timeline", "nodes", "records")
+# Of a run with more nodes the view of them has pages.
+NODE_ROWS: Final = 500
 
 
 def runs(look: Look) -> Shown:
@@ -70,6 +72,7 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
     shown = show.shown_run(look.conn, run_id, acts=told.acts)
     run = redacted_run(shown.run, look.redaction)
     shown = replace(shown, run=replace(shown.run, poisoned=run.poisoned))
+    after = look.number("after", 0, least=0, most=2**62) or None if view == "records" else None
     data = {
         "run": run,
         "view": view,
@@ -89,13 +92,30 @@ def _one_run(look: Look) -> tuple[Shown, explain.ExplainedRun]:
     page = Shown(
         title=f"{run.workflow} {str(run_id)[:8]}",
         template="run.html",
-        command=show.command_of(run_id),
-        data=data | ({} if look.as_json else _part(look, run, view, shown.reader)),
+        command=_command(run_id, view, after),
+        data=data | ({} if look.as_json else _part(look, run, view, shown.reader, after)),
         # Of thousands of nodes it takes longer than the page.
-        json=None if look.as_json is False else show.json_of(shown),
+        json=None if look.as_json is False else _json(look, shown, view, after),
         is_live=run.status not in RUN_TERMINAL,
     )
     return page, told
+
+
+def _command(run_id: uuid.UUID, view: str, after: int | None) -> str:
+    """The command that shows the same of a run: the graph and the nodes have one together."""
+    if view == "timeline":
+        return timeline.command_of(run_id)
+    return records.command_of(run_id, after=after) if view == "records" else show.command_of(run_id)
+
+
+def _json(look: Look, shown: show.ShownRun, view: str, after: int | None) -> Any:
+    """What that command prints for programs."""
+    run = shown.run
+    if view == "timeline":
+        return timeline.json_of(timeline.run_timeline(look.conn, run.id, seen=run, reader=shown.reader))
+    if view == "records":
+        return records.json_of(records.records(look.conn, run.id, after=after))
+    return show.json_of(shown)
 
 
 def _explained(
@@ -105,7 +125,7 @@ def _explained(
     return replace(told, told=redacted_explanation(told.told, look.redaction))
 
 
-def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[str, object]:
+def _part(look: Look, run: RunOverview, view: str, reader: RunReader, after: int | None) -> dict[str, object]:
     """What only one of the views needs."""
     if view == "graph":
         seen = graph.all_nodes(look.conn, run.id, run, reader=reader)
@@ -117,7 +137,6 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
         picture = timeline_picture(redacted_timeline(drawn, look.redaction), look.prefix)
         return {"picture": picture, "kinds": kinds}
     if view == "records":
-        after = look.number("after", 0, least=0, most=2**62) or None
         found, shown = records.records(look.conn, run.id, after=after), look.redaction.shown
         told = [
             # A warning quotes the line that is no record.
@@ -127,7 +146,9 @@ def _part(look: Look, run: RunOverview, view: str, reader: RunReader) -> dict[st
             for one in records.json_of(found)
         ]
         return {"records": told, "next": told[-1]["record"] if len(told) == records.USUAL else None}
-    return {}
+    first = look.number("from", 0, least=0, most=len(run.nodes))
+    there = first + NODE_ROWS < len(run.nodes)
+    return {"nodes": run.nodes[first : first + NODE_ROWS], "next": first + NODE_ROWS if there else None}
 
 
 def explained(look: Look) -> Shown:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from queue_workflows.drawing.words import number_of, say_span, say_time
+from queue_workflows.states import JOB_TERMINAL
 from queue_workflows.web.access.redaction import Kind, Redaction
 from queue_workflows.web.page import href
 from queue_workflows.web.rendering import marks, texts
@@ -23,6 +24,8 @@ from queue_workflows.web.rendering.texts import SECTIONS
 _DIRECTORY: Final = Path(__file__).resolve().parent.parent / "templates"
 # Of a queue.
 _REASONS_SHOWN: Final = 4
+# The states of jobs, nodes and runs in which nothing is left to explain.
+_OVER: Final = frozenset(status.value for status in JOB_TERMINAL)
 NOTHING_REDACTED: Final = Redaction()
 
 
@@ -95,7 +98,7 @@ def environment() -> Environment:
         "holds_first": _holds_first,
         "part": lambda text: quote(str(text), safe=":@"),
     }
-    made.globals |= {"href": href, "texts": texts, **marks.GLOBALS}
+    made.globals |= {"href": href, "texts": texts, "over": _OVER, **marks.GLOBALS}
     return made
 
 

@@ -66,12 +66,13 @@
   };
 
   // Picking rows: one box picks all of its form, and the form says how many are picked.
-  const boxes = (form) => all("input[type=checkbox][data-pick]", form);
+  const within = (form, selector) => [...form.elements].filter((one) => one.matches(selector));
+  const boxes = (form) => within(form, "input[type=checkbox][data-pick]");
   const countPicked = (form) => {
     const found = boxes(form);
     const picked = found.filter((box) => box.checked).length;
     all("[data-picked]", form).forEach((place) => { place.textContent = String(picked); });
-    all("input[data-pick-all]", form).forEach((box) => {
+    within(form, "input[data-pick-all]").forEach((box) => {
       box.checked = picked > 0 && picked === found.length;
       box.indeterminate = picked > 0 && picked < found.length;
     });
