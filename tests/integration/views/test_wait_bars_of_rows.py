@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
+from queue_workflows.engine.explain.wait_bar import Segment, bar_of_job
 from queue_workflows.repositories.explain.explain_job import ExplainingRepository
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.repositories.workers.control import WorkerControlRepository
-from queue_workflows.views.wait_bar import Segment, bar_of_job
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ MOVING = frozenset(
     [
         *("at", "age_s", "seen_s_ago", "sampled_s_ago", "oldest_queued_s", "longest_running_s", "lag_s"),
         *("longest_s", "tokens", "blocked_s", "text", "headline", "found", "tick_at", "local", "begins_at"),
-        *("per_minute", "minutes"),
+        *("per_minute", "minutes", "past"),
     ]
 )
 LISTS = [one for one in ADDRESSES if "{" not in one.path]

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_workflows.engine.explain.wait_bar import JobFacts, Pause, Segment, bar_of, json_of
 from queue_workflows.states import JOB_TERMINAL, JobStatus
-from queue_workflows.views.wait_bar import JobFacts, Pause, Segment, bar_of, json_of
 
 START = datetime(2026, 1, 2, 14, tzinfo=UTC)
 

@@ -206,11 +206,19 @@ def _was_paused(there: Circumstances) -> Iterator[Reason]:
         yield Reason("was_paused", text, data | {"since": wish.set_by.at, "until": wish.until})
 
 
-def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None, str]]:
-    """Each pause of a job's queue while it waited: its beginning, its end, and its actor."""
-    for wish in _felt(there):
+def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None, str, str, str]]:
+    """Each pause of a job's queue while it waited: its beginning and end, in words, what was asked, by which
+    operator.
+    """
+    return pauses(_felt(there))
+
+
+def pauses(wishes: Iterable[Wish]) -> Iterator[tuple[datetime, datetime | None, str, str, str]]:
+    """Those of wishes that are about a queue on any host."""
+    for wish in wishes:
         if wish.host_label == "*":
-            yield wish.set_by.at, wish.until, f"{ASKED[wish.asked]} by {wish.set_by.actor}"
+            actor, asked = wish.set_by.actor, ASKED[wish.asked]
+            yield wish.set_by.at, wish.until, f"{asked} by {actor}", asked, actor
 
 
 def _felt(there: Circumstances) -> Iterator[Wish]:
