@@ -21,7 +21,7 @@ from queue_workflows.engine.explain.history import held_for, pauses_of
 from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.limits.lanes import LANE_DELAY_S
-from queue_workflows.repositories.sql.families import ERRORS_KEPT, HOLDS_KEPT, NODE
+from queue_workflows.repositories.sql.families import ERRORS_KEPT, GIVEN_BACK, HOLDS_KEPT, NODE
 from queue_workflows.states import JobStatus
 
 Kind: TypeAlias = Literal[
@@ -85,7 +85,7 @@ class Served:
 
     @classmethod
     def of(cls, spans: Iterable[tuple[datetime, datetime]], begin: datetime, end: datetime) -> Served:
-        """Between `begin` and `end`, by the spans in which its jobs ran; what is shorter is a worker's look."""
+        """Between `begin` and `end`, by the spans in which its jobs ran; a shorter gap is a worker's look."""
         gaps, reached = [], begin
         for start, stop in [*sorted(spans), (end, end)]:
             if min(start, end) - reached >= A_LOOK:
@@ -258,11 +258,11 @@ def _retries(job: JobFacts) -> Iterator[Segment]:
 
 def _is_set_anew(job: JobFacts) -> bool:
     """Whether `run_at` is the end of a hold, rather than what an enqueue or a retry set."""
-    return any(hold.end >= job.run_at for hold in _past_holds(job))
+    return any(hold.end >= job.run_at for hold in _past_holds(job) if hold.kind != "running")
 
 
 def _works(job: JobFacts, end: datetime) -> Iterator[Segment]:
-    """In a worker's hands, as far as that is known: an attempt that was given back leaves no trace."""
+    """The attempt that is at work, or was the last one, and those before it that left an error."""
     yield from _attempts(job)
     waits = job.status in (JobStatus.QUEUED, JobStatus.SCHEDULED)
     if job.status == JobStatus.AWAITING_INPUT or (
@@ -293,10 +293,16 @@ def _ends(job: JobFacts) -> list[datetime]:
 
 
 def _past_holds(job: JobFacts) -> list[Segment]:
+    """The holds that are over, and the attempts that were given back."""
     holds = []
     for entry in job.past_holds:
         since, until = _moment(entry.get("since")), _moment(entry.get("until"))
-        if since is not None and until is not None:
+        if since is None or until is None:
+            continue
+        if entry["reason"] == GIVEN_BACK:
+            note = f"attempt {entry.get('attempt')} on {entry.get('key')}, given back"
+            holds.append(Segment("running", since, until, note))
+        else:
             holds.append(_on_hold(since, until, str(entry["reason"]), entry.get("key")))
     return holds
 

@@ -30,6 +30,8 @@ from queue_workflows.states import (
 
 ERRORS_KEPT: Final = 10
 HOLDS_KEPT: Final = 5
+# The reason of an entry beside the holds that is an attempt which was given back; its key is the worker.
+GIVEN_BACK: Final = "given_back"
 HISTORY: Final = frozenset[str](HISTORY_STATUSES)
 
 
