@@ -91,14 +91,14 @@ def _cause_of(one: Segment, *, is_work: bool) -> Cause:
     return Cause(kind, one.reason, one.key)
 
 
-def spent_of(segments: Sequence[Segment]) -> TimeSpent:
-    """The sums of a bar."""
+def spent_of(segments: Sequence[Segment], at: datetime) -> TimeSpent:
+    """The sums of a bar; one of a job that was made at this very moment `at` is empty."""
     sums: dict[Cause, timedelta] = {}
     for cause, took in causes_of(segments):
         sums[cause] = sums.get(cause, timedelta()) + took
     worked = sums.pop(Cause("work"), timedelta())
     causes = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
-    begin, end = segments[0].start, segments[-1].end
+    begin, end = (segments[0].start, segments[-1].end) if segments else (at, at)
     return TimeSpent(begin, end, worked, end - begin - worked, tuple(causes))
 
 
@@ -107,7 +107,7 @@ def past_of(conn: Handle, there: Circumstances) -> Past:
     bar = bar_of_job(there)
     queued = [one for one in bar if one.kind == "queued" and one.end - one.start >= A_LOOK]
     if not queued:
-        return Past(tuple(bar), spent_of(bar))
+        return Past(tuple(bar), spent_of(bar, there.now))
     begin, end = queued[0].start, queued[-1].end
     slices = sliced(begin, end, SLICES)
     # What began before its end may have ended long after it.
@@ -122,7 +122,7 @@ def past_of(conn: Handle, there: Circumstances) -> Past:
     ]
     bar = bar_of_job(there, Served.of(spans, begin, end))
     meanwhile = _ran_meanwhile(ran, there.job.queue, queued, slices, full)
-    return Past(tuple(bar), replace(spent_of(bar), ran_meanwhile=meanwhile, is_about=bool(full)))
+    return Past(tuple(bar), replace(spent_of(bar, there.now), ran_meanwhile=meanwhile, is_about=bool(full)))
 
 
 def sliced(begin: datetime, end: datetime, count: int) -> list[Slice]:
