@@ -13,7 +13,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +58,7 @@ VIEWS: Final = {
     "overview": "overview:json_of",
     "queue next": "queues.next_jobs:json_of",
     "queue stats": "queues.stats:json_of",
+    "queue waits": "queues.waits:json_of",
     "run grid": "workflows:json_of",
     "run list": "runs.listing:json_of",
     "run nodes": "runs.elements:json_of",
@@ -85,6 +86,7 @@ PLAIN: Final[dict[Any, Any]] = {
     float: 1.5,
     bool: True,
     datetime: NOW,
+    timedelta: timedelta(seconds=1),
     uuid.UUID: uuid.UUID(int=0),
     Path: Path("text"),
     Any: Free(),

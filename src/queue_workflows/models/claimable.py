@@ -35,7 +35,8 @@ class Claimable:
     # Why a claimed row was put aside, and what frees it (a limit's key, a task's name, a lock's name).
     hold_reason: Mapped[str | None]
     hold_key: Mapped[str | None]
-    # One bounded entry per row of holds for the same thing, written when a hold ends; empty for most jobs.
+    # One bounded entry per row of holds for the same thing, written when a hold ends, and of an attempt that
+    # was given back; empty for most jobs.
     past_holds: Mapped[list[Any] | None]
     priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("5"))
     # When a scheduled row becomes claimable; never looked at for a queued one.

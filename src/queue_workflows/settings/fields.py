@@ -291,6 +291,11 @@ class Settings(BaseSettings):
         description="Whether `gpu` workers go by the memory that models took, where a driver tells it; "
         "else by what their ModelSpecs say.",
     )
+    wait_causes: bool = Field(
+        True,
+        description="Whether metrics from the database say what jobs waited for, which takes a look at some "
+        "hundred jobs that ended lately.",
+    )
     model_keep_s: float = _seconds(
         900, 0, 30 * DAY_S, "How long a model stays loaded without a job, unless its ModelSpec says."
     )

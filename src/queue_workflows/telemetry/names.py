@@ -108,6 +108,13 @@ FIGURES: Final = (
         ("family", "queue"),
     ),
     Metric(
+        "qwf.queue.waited",
+        "gauge",
+        "s",
+        "How long the jobs waited that ended in the last five minutes, all together, by the cause.",
+        ("family", "queue", "cause"),
+    ),
+    Metric(
         "qwf.queue.running.age", "gauge", "s", "How long the longest running job runs.", ("family", "queue")
     ),
     Metric(

@@ -377,7 +377,7 @@ def test_a_job_that_ended_while_it_waited_took_no_time(jobs, explain, before):
 
 
 def test_how_long_it_waited_for_a_worker(jobs, explain):
-    """Since it was due, or its last failure; at most, after an attempt that left no trace."""
+    """Since it was due, given back, or failed last; at most, after an attempt that left no trace."""
     (job_id,) = jobs.enqueue(delay=3600)
     jobs.connection.execute(
         f"UPDATE {jobs.table} SET created_at = now() - interval '2 h', run_at = now() - interval '60 s'"
@@ -388,6 +388,10 @@ def test_how_long_it_waited_for_a_worker(jobs, explain):
     assert 60 <= waited["data"]["waited_s"] < 3600
     assert "due" in moments(explain(job_id))
     jobs.repository.release(job)
+    job = jobs.one()
+    assert explain(job_id)["reasons"]["waited"]["data"]["exact"]
+    jobs.repository.end(ending(job, "scheduled", delay_s=0.0))
+    jobs.repository.promote()
     job = jobs.one()
     waited = explain(job_id)["reasons"]["waited"]
     assert (waited["data"]["exact"], "waited at most " in waited["text"]) == (False, True)
@@ -584,6 +588,39 @@ def test_with_a_real_worker(qwf_dsn):
     assert said[0].startswith(f"ingest:{job_id} note on fetch is completed since ")
     assert said[1].startswith("  - completed at ")
     assert "unknown task 'note'" in said[2]
+
+
+def test_where_the_time_of_a_job_went(jobs, explain, qwf_dsn):
+    """Of one that is over in a sentence, with `--past` each part of it; the parts are in JSON anyway."""
+    (job_id,) = jobs.enqueue()
+    jobs.repository.hold(jobs.one(), "unknown_task", "draw", delay_s=600)
+    held = explain(job_id)["past"]
+    assert [part["kind"] for part in held["parts"]] == ["queued", "held"]
+    assert held["worked_s"] == 0
+    assert held["waited_s"] == pytest.approx(sum(one["seconds"] for one in held["causes"]))
+    jobs.connection.execute(
+        f"UPDATE {jobs.table} SET created_at = created_at - interval '1 h',"
+        " started_at = started_at - interval '7 s'"
+    )
+    jobs.repository.promote_held("unknown_task", ["draw"], queue=jobs.queue)
+    jobs.repository.end(ending(jobs.one(), "completed"))
+    name = f"{jobs.family}:{job_id}"
+    said = qwf_here("--db", qwf_dsn, "explain", name).stdout
+    assert "held: unknown task 'draw'" in said
+    assert "where its time went" not in said
+    head, _, parts = qwf_here("--db", qwf_dsn, "explain", name, "--past").stdout.partition(
+        "where its time went:\n"
+    )
+    assert said.startswith(head)
+    told = [line.split(" s  ")[1] for line in parts.partition("history:")[0].splitlines()]
+    assert told[-3:] == ["held: unknown task 'draw'", "queued", "attempt 2 on w1"]
+    waits = qwf_here("--db", qwf_dsn, "queue", "waits", "--queue", jobs.queue).stdout
+    assert [line.split()[0] for line in waits.splitlines()] == ["QUEUE", *[jobs.queue] * 3]
+    assert "held: unknown task 'draw'" in waits
+    refused = qwf_here(
+        "--db", qwf_dsn, "explain", "0" * 8 + "-0000-0000-0000-" + "0" * 12, "--past", status=2
+    )
+    assert "--past goes with a JOB" in refused.stderr
 
 
 # Input that is no job.

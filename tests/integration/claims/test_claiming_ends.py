@@ -342,6 +342,8 @@ def test_one_end_is_that_of_a_batch_of_one(jobs: Jobs, words: dict[str, Any], to
     for row in rows:
         for error in row["errors"]:
             del error["at"]
+        for entry in row["past_holds"] or ():
+            del entry["until"]
     first, second = ({name: row[name] for name in row.keys() - own} for row in rows)
     assert first == second
     due = [datetime.fromisoformat(row["run_at"]) for row in rows]

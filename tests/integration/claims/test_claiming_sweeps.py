@@ -109,13 +109,17 @@ def test_a_hold_that_is_over_leaves_a_trace(jobs: Jobs) -> None:
 
 
 def test_an_attempt_between_two_holds_parts_them(jobs: Jobs) -> None:
-    """Nobody is told that a job was on hold while it ran; without a key it is the same."""
+    """Nobody is told that a job was on hold while it ran, which is kept too; without a key it is the same."""
     (job_id,) = jobs.enqueue()
     put_aside(jobs, "host_lock")
     put_aside(jobs, "host_lock")
     jobs.repository.release(jobs.one())
     put_aside(jobs, "host_lock")
-    assert past_holds(jobs, job_id) == [("host_lock", None, 2, 2), ("host_lock", None, 1, 4)]
+    assert past_holds(jobs, job_id) == [
+        ("host_lock", None, 2, 2),
+        ("given_back", "w1", 1, 3),
+        ("host_lock", None, 1, 4),
+    ]
 
 
 def test_past_holds_are_bounded(jobs: Jobs) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from queue_workflows.repositories.reports.drain_progress import OUTCOMES
 from queue_workflows.repositories.reports.ends import MOVED
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.queue_statistics import FINISHED
+from queue_workflows.repositories.reports.waits import ENDED
 from queue_workflows.repositories.sql.bounded_walk import STEPS
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.families import INGEST, LARGEST_ID
@@ -98,6 +100,7 @@ def test_what_ended_lately_looks_into_no_other_month(crowded: psycopg.Connection
     for statement, params in (
         (FINISHED["ingest"], {"window_s": 3600.0, "most": 20_000}),
         (OUTCOMES["ingest"], {"queue": "fetch", "since": hour_ago}),
+        (ENDED["ingest"], {"begins": [hour_ago], "ends": [hour_ago + timedelta(hours=1)], "each": 50}),
     ):
         assert blocks(explain(crowded, mode, statement, params, PINS)) <= 30
 

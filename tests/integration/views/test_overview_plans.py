@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -21,6 +22,7 @@ from queue_workflows.repositories.reports import (
     queue_depth,
     queue_statistics,
     stuck_jobs,
+    waits,
 )
 from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.families import INGEST as INGEST_JOBS
@@ -70,6 +72,13 @@ WAITING = (
     SELECT %(run)s, 'a', n, 'cpu', 'input', 'awaiting_input' FROM generate_series(1, %(open)s) AS n
     """,
 )
+# Of a day, whose history is as long as the test's bound, some rows of each part.
+_NOW = datetime.now(UTC)
+PARTS = {
+    "begins": [_NOW - timedelta(hours=hours + 1) for hours in range(24)],
+    "ends": [_NOW - timedelta(hours=hours) for hours in range(24)],
+    "each": 20,
+}
 WORKERS = texts(f"w{n}" for n in range(20))
 STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "facts": (overview.FACTS, {"most": 100_000, "orchestrators": ORCHESTRATORS}),
@@ -88,6 +97,11 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
         queue_statistics.ALL_FINISHED[NODE, INGEST_JOBS],
         {"most": 100_000, "window_s": 3600.0},
     ),
+    "what ended in parts of a day, of nodes": (waits.ENDED["node"], PARTS),
+    "what ended in parts of a day": (waits.ENDED["ingest"], PARTS),
+    "when nodes ran": (waits.RAN["node"], PARTS),
+    "when jobs ran": (waits.RAN["ingest"], PARTS),
+    "since when a queue works": (waits.AT_WORK, {}),
     "what is stored": (queue_statistics.STORED, {}),
     "what jobs meet": (next_jobs.MEETS, {"keys": texts(["host:1"]), "locks": texts(["disk"])}),
     "queue depth": (queue_depth.DEPTHS["ingest"], {"queues": texts(["q1", "q2"]), "most": 100_000}),

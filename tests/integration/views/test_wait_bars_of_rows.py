@@ -10,10 +10,15 @@ import pytest
 from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
-from queue_workflows.repositories.explain.explain_job import ExplainingRepository
-from queue_workflows.repositories.sql.families import BY_NAME
+from queue_workflows.engine.explain.history import history
+from queue_workflows.engine.explain.queue_waits import queue_waits
+from queue_workflows.engine.explain.time_spent import past_of, sentence_of
+from queue_workflows.engine.explain.wait_bar import Segment, bar_of_job
+from queue_workflows.repositories import LimitRepository
+from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.limits.lanes import LaneRepository
+from queue_workflows.repositories.sql.families import BY_NAME, HOLDS_KEPT
 from queue_workflows.repositories.workers.control import WorkerControlRepository
-from queue_workflows.views.wait_bar import Segment, bar_of_job
 
 
 @pytest.fixture
@@ -29,14 +34,26 @@ def jobs(conn: psycopg.Connection, request: pytest.FixtureRequest) -> Jobs:
     return Jobs(request.param, conn)
 
 
-def bar(jobs: Jobs, job_id: int) -> list[Segment]:
+def circumstances(jobs: Jobs, job_id: int) -> Circumstances:
     there = ExplainingRepository(jobs.connection).circumstances(BY_NAME[jobs.family], job_id)
     assert there is not None
-    return bar_of_job(there)
+    return there
+
+
+def bar(jobs: Jobs, job_id: int) -> list[Segment]:
+    return bar_of_job(circumstances(jobs, job_id))
 
 
 def told(jobs: Jobs, job_id: int) -> list[tuple[str, str]]:
-    return [(one.kind, one.note) for one in bar(jobs, job_id)]
+    return told_of(bar(jobs, job_id))
+
+
+def told_of(segments: list[Segment]) -> list[tuple[str, str]]:
+    return [(one.kind, one.note) for one in segments]
+
+
+def history_of(jobs: Jobs, job_id: int) -> list[str]:
+    return [event.text for event in history(circumstances(jobs, job_id))]
 
 
 def test_from_an_enqueue_to_an_end(jobs: Jobs) -> None:
@@ -87,3 +104,101 @@ def test_a_job_for_later_waits_for_its_time(jobs: Jobs) -> None:
         f"UPDATE {jobs.table} SET status = 'scheduled', run_at = {when} WHERE id = %s", [job_id]
     )
     assert told(jobs, job_id) == [("due", "")]
+
+
+def test_an_attempt_that_was_given_back_was_at_work(jobs: Jobs) -> None:
+    """It is no hold, though it is kept beside those, and its time is not the next attempt's."""
+    (job_id,) = jobs.enqueue()
+    first = jobs.one()
+    jobs.repository.release(first)
+    back = jobs.row(job_id)["past_holds"]
+    jobs.repository.end(ending(jobs.one("w2"), "completed"))
+    bar_of_it = bar(jobs, job_id)
+    assert told_of(bar_of_it) == [
+        ("queued", ""),
+        ("running", "attempt 1 on w1, given back"),
+        ("queued", ""),
+        ("running", "attempt 2 on w2"),
+        ("ended", "completed"),
+    ]
+    assert bar_of_it[1].start == first.started_at
+    assert [datetime.fromisoformat(one["until"]) for one in back] == [bar_of_it[1].end]
+    explained = history_of(jobs, job_id)
+    assert "attempt 1 given back by w1" in explained
+    assert not [text for text in explained if text.startswith("on hold")]
+
+
+def test_a_job_in_a_lane_is_held_from_the_moment_it_came_there(jobs: Jobs) -> None:
+    """Nobody claims it for that; what it waited before was no limit's."""
+    limits = LimitRepository(jobs.connection)
+    limits.set("host:x", 1, actor="me")
+    (job_id,) = jobs.enqueue(limit_key="host:x")
+    lanes = LaneRepository(jobs.connection, BY_NAME[jobs.family])
+    ((before,),) = jobs.connection.execute("SELECT statement_timestamp()").fetchall()
+    assert lanes.move_others(["host:x"]) == 1
+    assert told(jobs, job_id) == [("queued", ""), ("held", "limit full 'host:x'")]
+    assert bar(jobs, job_id)[1].start >= before
+    assert lanes.admit(["host:x"]) == 1
+    assert told(jobs, job_id) == [("queued", ""), ("held", "limit full 'host:x'"), ("queued", "")]
+    assert bar(jobs, job_id)[1].start >= before
+    limits.clear("host:x", actor="me")
+
+
+def test_what_a_row_keeps_no_more_is_said_to_be_so(jobs: Jobs) -> None:
+    """The oldest holds go as newer ones come; their time is nobody's queue."""
+    (job_id,) = jobs.enqueue()
+    for number in range(HOLDS_KEPT + 1):
+        jobs.repository.hold(jobs.one(), "host_lock", f"disk{number}", delay_s=0.0)
+        jobs.repository.promote()
+    first, *others = bar(jobs, job_id)
+    assert (first.kind, first.note.split(":")[0]) == ("queued", "or what its row keeps no more")
+    assert [one.key for one in others if one.kind == "held"] == [
+        f"disk{number}" for number in range(1, HOLDS_KEPT + 1)
+    ]
+
+
+def test_a_time_in_which_nothing_of_its_queue_ran(jobs: Jobs) -> None:
+    """It is told apart from that in which it was behind others, which are counted; another queue's are none.
+    In sums over the queue it is as long.
+    """
+    job_id, other = jobs.enqueue(2, priorities=(5, 9))
+    held = jobs.claim(limit=2)
+    jobs.repository.end_many([ending(job) for job in held])
+    set_back = f"""
+        UPDATE {jobs.table} SET created_at = now() - %(created)s * interval '1 min', run_at = created_at,
+            started_at = now() - %(started)s * interval '1 min',
+            finished_at = now() - %(finished)s * interval '1 min'
+        WHERE id = %(id)s"""
+    jobs.connection.execute(set_back, {"id": other, "created": 50, "started": 50, "finished": 40})
+    jobs.connection.execute(set_back, {"id": job_id, "created": 60, "started": 10, "finished": 5})
+    jobs.connection.execute(f"UPDATE {jobs.table} SET run_at = created_at")
+    past = past_of(jobs.connection, circumstances(jobs, job_id))
+    parts = [(one.kind, round((one.end - one.start).total_seconds() / 60)) for one in past.parts]
+    assert parts == [("unserved", 10), ("queued", 10), ("unserved", 30), ("running", 5)]
+    assert (past.spent.ran_meanwhile, past.spent.is_about) == (1, False)
+    sentence = sentence_of(past.spent, is_over=True)
+    assert sentence.startswith("it waited 3000.0 s: 2400.0 s nothing of its queue ran; 600.0 s queued")
+    assert sentence.endswith("while 1 job of its queue ran")
+    (waits,) = queue_waits(jobs.connection, since_s=7200).queues
+    sums = {one.cause.kind: (one.jobs, round(one.seconds / 60)) for one in waits.causes}
+    assert (waits.queue, waits.jobs, sums) == (jobs.queue, 2, {"unserved": (1, 40), "queued": (1, 10)})
+    assert queue_waits(jobs.connection, since_s=7200, queue="other").queues == ()
+
+
+def test_where_more_ended_than_are_read_they_stand_for_all(jobs: Jobs) -> None:
+    """As if what came after them in their part of the time were like them; it is said to be about so."""
+    ids = jobs.enqueue(40)
+    jobs.repository.end_many([ending(job) for job in jobs.claim(limit=40)])
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET started_at = at - interval '1 s', finished_at = at,
+            created_at = at - interval '11 s', run_at = at - interval '11 s'
+        FROM (SELECT now() - (100 - n) * interval '1 s' AS at, id AS of_id
+            FROM unnest(%s::bigint[]) WITH ORDINALITY AS one (id, n)) AS times WHERE id = of_id""",
+        [ids],
+    )
+    (exact,) = queue_waits(jobs.connection, since_s=120, slices=1, each=100).queues
+    (about,) = queue_waits(jobs.connection, since_s=120, slices=1, each=10).queues
+    assert (exact.jobs, exact.is_about, round(exact.worked_s)) == (40, False, 40)
+    assert about.is_about
+    assert about.jobs > 20
+    assert about.waited_s / about.worked_s == pytest.approx(exact.waited_s / exact.worked_s)

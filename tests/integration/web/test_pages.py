@@ -32,7 +32,7 @@ MOVING = frozenset(
     [
         *("at", "age_s", "seen_s_ago", "sampled_s_ago", "oldest_queued_s", "longest_running_s", "lag_s"),
         *("longest_s", "tokens", "blocked_s", "text", "headline", "found", "tick_at", "local", "begins_at"),
-        *("per_minute", "minutes"),
+        *("per_minute", "minutes", "past"),
     ]
 )
 # Words behind addresses that change what is shown, and with it the command.

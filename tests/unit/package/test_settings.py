@@ -44,6 +44,7 @@ GOOD = {
     "renew_s": "4",
     "deadman": "no",
     "model_memory_learned": "no",
+    "wait_causes": "off",
 }
 
 

@@ -75,7 +75,7 @@ def test_names_are_each_once_in_both_worlds():
 def test_no_attribute_is_one_of_a_single_job():
     """No id, no key, no URL: what tells jobs apart has no place in a metric."""
     allowed = {names.SYSTEM, names.OPERATION, names.QUEUE, names.FAMILY, names.TASK, names.OUTCOME}
-    allowed |= {"family", "queue", "state", "reason", "outcome", "host", "device", "part", "kind"}
+    allowed |= {"family", "queue", "state", "reason", "outcome", "host", "device", "part", "kind", "cause"}
     assert {attribute for metric in ALL for attribute in metric.attributes} <= allowed
 
 

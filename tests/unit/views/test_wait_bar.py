@@ -9,8 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_workflows.engine.explain.time_spent import spent_of
+from queue_workflows.engine.explain.wait_bar import JobFacts, Pause, Segment, Served, bar_of, json_of
+from queue_workflows.repositories.sql.families import GIVEN_BACK
 from queue_workflows.states import JOB_TERMINAL, JobStatus
-from queue_workflows.views.wait_bar import JobFacts, Pause, Segment, bar_of, json_of
 
 START = datetime(2026, 1, 2, 14, tzinfo=UTC)
 
@@ -135,8 +137,21 @@ def test_what_no_worker_works_on_is_parked() -> None:
 
 
 moments = st.integers(-100, 100).map(at)
-errors = st.builds(failed, st.integers(1, 4), st.integers(-100, 100), kind=st.sampled_from(["x", "suspect"]))
-holds = st.builds(held, st.integers(-100, 100), st.integers(-100, 100), st.sampled_from(["k", "l"]))
+errors = st.builds(
+    failed,
+    st.integers(1, 4),
+    st.integers(-100, 100),
+    kind=st.sampled_from(["x", "suspect"]),
+    since=st.none() | st.integers(-100, 100).map(lambda minute: at(minute).isoformat()),
+    again_s=st.none() | st.integers(0, 3600),
+)
+holds = st.builds(
+    held,
+    st.integers(-100, 100),
+    st.integers(-100, 100),
+    st.sampled_from(["k", "l"]),
+    reason=st.sampled_from(["limit_full", GIVEN_BACK]),
+)
 facts_of_any_row = st.builds(
     JobFacts,
     at=moments,
@@ -154,6 +169,8 @@ facts_of_any_row = st.builds(
     kind=st.sampled_from(["task", "input"]),
     waits_since=st.none() | moments,
     pauses=st.lists(st.builds(Pause, moments, st.none() | moments), max_size=3),
+    served=st.none()
+    | st.builds(Served.of, st.lists(st.tuples(moments, moments), max_size=3), moments, moments),
 )
 
 
@@ -171,6 +188,39 @@ def test_a_bar_is_a_whole_life_without_gaps(facts: JobFacts) -> None:
     ended = [Segment("ended", end, end, facts.status)] if facts.finished_at is not None else []
     assert segments[len(parts) :] == ended
     assert len(json_of(segments)) == len(segments)
+    spent = spent_of(segments, end)
+    assert (spent.begin, spent.end) == (begin, end)
+    assert sum((took for _, took in spent.causes), spent.worked) == end - begin == spent.worked + spent.waited
+
+
+def test_attempts_before_the_last_one_have_their_own_time() -> None:
+    """From the claim of each, and until when the next was to come; given back or failed."""
+    errors = [failed(1, 10, since=at(5).isoformat(), again_s=120)]
+    back = {**held(15, 20, "v", reason=GIVEN_BACK), "attempt": 2}
+    facts = {"errors": errors, "past_holds": [back], "run_at": at(12), "attempt": 3, "started_at": at(30)}
+    segments = bar(**facts, status="completed", claimed_by="w", finished_at=at(40))
+    assert segments == [
+        ("queued", 0, 5, ""),
+        ("running", 5, 10, "attempt 1 on w"),
+        ("retry", 10, 12, ""),
+        ("queued", 12, 15, ""),
+        ("running", 15, 20, "attempt 2 on v, given back"),
+        ("queued", 20, 30, ""),
+        ("running", 30, 40, "attempt 3 on w"),
+        ("ended", 40, 40, "completed"),
+    ]
+
+
+def test_of_two_causes_that_overlap_one_counts() -> None:
+    """What holds a job before what was asked of its queue, and both before that nobody worked there."""
+    facts = {"past_holds": [held(10, 30)], "pauses": [Pause(at(0), at(20), "paused by ann", "paused", "ann")]}
+    facts |= {"served": Served.of([], at(0), at(50)), "run_at": at(30)}
+    assert bar(**facts) == [
+        ("paused", 0, 10, "paused by ann"),
+        ("held", 10, 30, "limit full 'k'"),
+        ("unserved", 30, 50, ""),
+        ("queued", 50, 60, ""),
+    ]
 
 
 def test_every_status_is_drawn() -> None:

@@ -66,6 +66,7 @@ def serve(invocation: Invocation, *, host: str, port: int, every: float) -> Exit
             stale_s=settings.stale_heartbeat_s,
             every_s=every,
             kept=RetentionTimes.of(settings),
+            waits=settings.wait_causes,
         )
         with closing(reader), halt.on_signals(), MetricsServer(reader.figures, (host, port)) as server:
             click.echo(f"{server.url}/metrics")

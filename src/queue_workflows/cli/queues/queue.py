@@ -15,6 +15,7 @@ ENTRIES: Final = {
     "next": Entry(
         "queue_workflows.cli.queues.next_jobs:next_", "Show the next jobs of a queue, and what takes each."
     ),
+    "waits": Entry("queue_workflows.cli.queues.waits:waits", "Show what jobs waited for that ended lately."),
     "import": Entry(
         "queue_workflows.cli.queues.import_file:import_", "Enqueue the jobs of a file, one a line."
     ),

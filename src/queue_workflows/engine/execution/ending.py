@@ -70,15 +70,15 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
                 Ending, (fence, _COMPLETED, outcome.result_json, None, False, None, None, None, None)
             )
         case Skipped():
-            error = _note("skipped", outcome.reason)
+            error = _timed(_note("skipped", outcome.reason), job)
             ending = Ending(fence, JobStatus.SKIPPED, result=outcome.result_json, error=error)
         case RetryLater():
-            error = _note("retry_after", outcome.reason)
+            error = _timed(_note("retry_after", outcome.reason), job, again_s=outcome.delay_s)
             ending = Ending(fence, JobStatus.SCHEDULED, error=error, delay_s=outcome.delay_s)
         case OnHold(delay_s, reason, key):
             ending = Ending(fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
         case CancelledOutcome():
-            error = outcome.error or _note("cancelled", outcome.reason)
+            error = _timed(outcome.error or _note("cancelled", outcome.reason), job)
             ending = Ending(fence, JobStatus.CANCELLED, error=error)
         case Released():
             ending = Ending(fence, JobStatus.QUEUED)
@@ -99,8 +99,9 @@ def ending_instead(
     """
     is_in_the_job = isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError)
     if for_good or is_in_the_job:
-        return Ending(job.fence, JobStatus.FAILED, error=entry, counts=True)
-    return Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
+        return Ending(job.fence, JobStatus.FAILED, error=_timed(entry, job), counts=True)
+    error = _timed(entry, job, again_s=_REFUSED_DELAY_S)
+    return Ending(job.fence, JobStatus.SCHEDULED, error=error, delay_s=_REFUSED_DELAY_S)
 
 
 def outcome_of(verdict: Verdict, held: HeldJob, now: float) -> Outcome:
@@ -125,8 +126,24 @@ def _failed(outcome: Failed, job: ClaimedJob, backoff: Backoff, chance: float) -
     if outcome.retryable and failures < job.max_attempts:
         task_name = job.task_name if isinstance(job, ClaimedIngestJob) else None
         delay_s = backoff.delay_s(failures, job.backoff_s, chance, task_name)
-        return Ending(job.fence, JobStatus.SCHEDULED, error=outcome.error, counts=True, delay_s=delay_s)
-    return Ending(job.fence, JobStatus.FAILED, result=outcome.result_json, error=outcome.error, counts=True)
+        error = _timed(outcome.error, job, again_s=delay_s)
+        return Ending(job.fence, JobStatus.SCHEDULED, error=error, counts=True, delay_s=delay_s)
+    error = _timed(outcome.error, job)
+    return Ending(job.fence, JobStatus.FAILED, result=outcome.result_json, error=error, counts=True)
+
+
+def _timed(error: str | None, job: ClaimedJob, *, again_s: float | None = None) -> str | None:
+    """An error's entry with the moment of its attempt's claim, and after how long the next one is due.
+
+    The row keeps both of the last attempt alone. The worker writes them, as they are in its hands: the
+    statement of an end stays as short as it is, and an attempt without an error pays nothing.
+    """
+    if error is None:
+        return None
+    times = f', "since": "{job.started_at.isoformat()}"'
+    if again_s is not None:
+        times += f', "again_s": {again_s!r}'
+    return error[:-1] + times + "}"
 
 
 def _note(kind: str, reason: str) -> str | None:

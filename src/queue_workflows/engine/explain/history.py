@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.explain.explain_job import Circumstances, waited_until
-from queue_workflows.repositories.sql.families import INGEST
+from queue_workflows.repositories.sql.families import GIVEN_BACK, INGEST
 from queue_workflows.states import DesiredState
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def history(there: Circumstances) -> list[Event]:
     events = [Event(job.created_at, "enqueued" if there.family is INGEST else "created")]
     holds = _past_holds(there)
     # A hold that ends sets the time too, and says so itself; an INSERT takes two readings of the clock.
-    is_told = any(hold.until >= job.run_at for hold in holds)
+    is_told = any(hold.until >= job.run_at for hold in holds if not hold.is_given_back)
     if not is_told and job.created_at + _SAME_MOMENT < job.run_at <= there.now:
         events.append(Event(job.run_at, "due"))
     for entry in job.errors:
@@ -102,6 +102,9 @@ def history(there: Circumstances) -> list[Event]:
             what = f"attempt {entry.get('attempt')} on {entry.get('worker_id')}: {of_error(entry)}"
             events.append(Event(datetime.fromisoformat(entry["at"]), what))
     for hold in holds:
+        if hold.is_given_back:
+            events.append(Event(hold.until, f"attempt {hold.attempt} given back by {hold.key}"))
+            continue
         events += [Event(hold.since, f"on hold: {hold.what}"), Event(hold.until, f"hold over: {hold.what}")]
     if job.started_at is not None:
         events.append(Event(job.started_at, f"attempt {job.attempt} claimed"))
@@ -119,7 +122,7 @@ def history(there: Circumstances) -> list[Event]:
 
 def waits(there: Circumstances) -> Iterator[Reason]:
     """What a job that was claimed, or is over, waited for before."""
-    yield from map(_was_held, _past_holds(there))
+    yield from (_was_held(hold) for hold in _past_holds(there) if not hold.is_given_back)
     yield from _was_paused(there)
     job = there.job
     if job.started_at is None or job.claimed_by is None:
@@ -144,6 +147,10 @@ class _Hold:
     @property
     def what(self) -> str:
         return held_for(self.reason, self.key)
+
+    @property
+    def is_given_back(self) -> bool:
+        return self.reason == GIVEN_BACK
 
 
 def _past_holds(there: Circumstances) -> list[_Hold]:
@@ -206,11 +213,19 @@ def _was_paused(there: Circumstances) -> Iterator[Reason]:
         yield Reason("was_paused", text, data | {"since": wish.set_by.at, "until": wish.until})
 
 
-def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None, str]]:
-    """Each pause of a job's queue while it waited: its beginning, its end, and its actor."""
-    for wish in _felt(there):
+def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None, str, str, str]]:
+    """Each pause of a job's queue while it waited: its beginning and end, in words, what was asked, by which
+    operator.
+    """
+    return pauses(_felt(there))
+
+
+def pauses(wishes: Iterable[Wish]) -> Iterator[tuple[datetime, datetime | None, str, str, str]]:
+    """Those of wishes that are about a queue on any host."""
+    for wish in wishes:
         if wish.host_label == "*":
-            yield wish.set_by.at, wish.until, f"{ASKED[wish.asked]} by {wish.set_by.actor}"
+            actor, asked = wish.set_by.actor, ASKED[wish.asked]
+            yield wish.set_by.at, wish.until, f"{asked} by {actor}", asked, actor
 
 
 def _felt(there: Circumstances) -> Iterator[Wish]:

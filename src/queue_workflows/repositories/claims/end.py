@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from json import dumps
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple
@@ -22,7 +23,14 @@ from queue_workflows.repositories.claims.claim import CLAIMING, NEXT, passing_by
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import _NOTHING, array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import C, Fence
-from queue_workflows.repositories.sql.families import FENCE, FENCE_OF_ALL, Family, per_family
+from queue_workflows.repositories.sql.families import (
+    FENCE,
+    FENCE_OF_ALL,
+    GIVEN_BACK,
+    HOLDS_KEPT,
+    Family,
+    per_family,
+)
 from queue_workflows.states import MOVES, JobStatus
 
 ERROR_TEXT: Final = 2_000
@@ -89,6 +97,21 @@ END_UNHEARD: Final = per_family(_END, given=GIVEN, ending=ENDING, held_by=FENCE,
 END_ALIKE_UNHEARD: Final = per_family(
     _END, given=GIVEN_ALIKE, ending=ENDING, held_by=FENCE_OF_ALL, answer="count(*)"
 )
+# What is given back leaves no error and no hold: its attempt is kept beside the holds, by its own statement.
+_GIVEN_BACK: Final = f"""past_holds = CASE WHEN given.status <> 'queued' THEN job.past_holds
+            ELSE COALESCE(jsonb_path_query_array(job.past_holds, '$[last - {HOLDS_KEPT - 2} to last]'), '[]')
+            || jsonb_build_object('reason', '{GIVEN_BACK}', 'key', job.claimed_by,
+                'since', job.started_at, 'until', statement_timestamp(), 'attempt', job.attempt, 'times', 1)
+        END,
+        failures = job.failures +"""
+
+
+@lru_cache(maxsize=64)
+def keeping_attempts(sql: str) -> str:
+    """A statement that ends jobs, some of which are given back: what it keeps of those."""
+    return sql.replace("failures = job.failures +", _GIVEN_BACK)
+
+
 # ended: what the sender of the ending still held. claimed: the next jobs, beside the end of the last ones.
 # Both parts see the table as it was before the statement, so what is given back here is not taken again here.
 # What was accepted is one row, so that it comes back without a job too, and told once; a row for each job
@@ -224,7 +247,7 @@ def is_better_apart(endings: Sequence[Ending]) -> bool:
     locks it before it sees that: their ends then wait for its commit. What is given back would be claimed
     again at once.
     """
-    return len(endings) >= MANY and JobStatus.QUEUED not in [each.status for each in endings]
+    return len(endings) >= MANY and not gives_back(endings)
 
 
 def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[str, Any]]:
@@ -244,13 +267,20 @@ def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[
 def end_statement(family: Family, endings: Sequence[Ending]) -> tuple[str, dict[str, Any]]:
     """What ends these, which are one or more."""
     alike, given = given_params(family, endings)
-    return (END_ALIKE if alike else END)[family.name], given
+    sql = (END_ALIKE if alike else END)[family.name]
+    return (keeping_attempts(sql) if gives_back(endings) else sql), given
+
+
+def gives_back(endings: Sequence[Ending]) -> bool:
+    """Whether one of these goes back into the queue at once."""
+    return JobStatus.QUEUED in [each.status for each in endings]
 
 
 def unheard_end(family: Family, endings: Sequence[Ending]) -> tuple[str, dict[str, Any]]:
     """`end_statement` for a process that asks it last, and is gone before it is answered."""
     alike, given = given_params(family, endings)
-    return (END_ALIKE_UNHEARD if alike else END_UNHEARD)[family.name], given
+    sql = (END_ALIKE_UNHEARD if alike else END_UNHEARD)[family.name]
+    return (keeping_attempts(sql) if gives_back(endings) else sql), given
 
 
 def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:

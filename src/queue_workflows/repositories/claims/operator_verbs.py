@@ -111,7 +111,8 @@ WITH found AS MATERIALIZED (
         failures = job.failures + (%(error)s::text <> '')::integer,
         errors = CASE WHEN %(error)s::text = '' THEN job.errors ELSE {errors} || (
             NULLIF(%(error)s::text, '')::jsonb || jsonb_build_object(
-                'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
+                'since', job.started_at, 'at', statement_timestamp(), 'attempt', job.attempt,
+                'worker_id', job.claimed_by)
         ) END
     FROM found
     WHERE job.id = %(id)s::bigint AND job.id = found.id AND found.status = ANY (%(from)s::text[])

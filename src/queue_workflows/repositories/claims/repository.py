@@ -19,7 +19,9 @@ from queue_workflows.repositories.claims.end import (
     accepted_of,
     error_entry,
     given_params,
+    gives_back,
     is_better_apart,
+    keeping_attempts,
 )
 from queue_workflows.repositories.claims.hold_lease import Found, Watched
 from queue_workflows.repositories.claims.sweep import Reclaimed
@@ -216,7 +218,8 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
                 return Unread(
                     jobs.number(), lambda: (accepted_of(endings, ended()), loaded(self._claimed, jobs()))
                 )
-        answer = self._sql.ask(claims.end_alike_and_claim if alike else claims.end_and_claim, params | given)
+        sql = claims.end_alike_and_claim if alike else claims.end_and_claim
+        answer = self._sql.ask(keeping_attempts(sql) if gives_back(endings) else sql, params | given)
 
         def load() -> tuple[Ended, list[C]]:
             rows = answer()

@@ -270,7 +270,8 @@ WITH lapsed AS MATERIALIZED (
                 WHEN judged.unbegun THEN 'its lease lapsed before it had begun'
                 ELSE {excuse}
             END || CASE WHEN judged.blameless OR {how} = '' THEN '' ELSE ': ' || {how} END,
-            'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
+            'counted', judged.counted, 'since', job.started_at,
+            'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
             || CASE WHEN judged.doubted THEN jsonb_build_object('doubted', true) ELSE '{empty}' END
             || CASE WHEN judged.together OR judged.unbegun

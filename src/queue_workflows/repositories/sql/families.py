@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queue_workflows.repositories.sql.checks import LONGEST_S
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.states import (
     HISTORY_STATUSES,
@@ -29,6 +30,8 @@ from queue_workflows.states import (
 
 ERRORS_KEPT: Final = 10
 HOLDS_KEPT: Final = 5
+# The reason of an entry beside the holds that is an attempt which was given back; its key is the worker.
+GIVEN_BACK: Final = "given_back"
 HISTORY: Final = frozenset[str](HISTORY_STATUSES)
 
 
@@ -175,8 +178,9 @@ IN_TURN: Final = """(
 # All but the oldest of the entries that are kept, so that one more has its place.
 _ERRORS: Final = f"jsonb_path_query_array(job.errors, '$[last - {ERRORS_KEPT - 2} to last]')"
 # What is kept of a hold by the statement that ends it, so that claims and other ends write nothing for it. A
-# job is put aside right after its claim, so `started_at` says since when, or when it is enqueued; holds for
-# one thing in attempts that follow each other are one entry.
+# job is put aside right after its claim, so `started_at` says since when, or when it is enqueued; in a lane,
+# for which nobody claims it, `run_at` does, which is that moment and a fixed time. Holds for one thing in
+# attempts that follow each other are one entry.
 PAST_HOLDS: Final = f"""CASE
     WHEN job.hold_reason IS NULL THEN job.past_holds
     WHEN (job.past_holds -> -1 ->> 'reason', job.past_holds -> -1 ->> 'key',
@@ -187,8 +191,9 @@ PAST_HOLDS: Final = f"""CASE
         'times', (job.past_holds -> -1 ->> 'times')::integer + 1))
     ELSE COALESCE(jsonb_path_query_array(job.past_holds, '$[last - {HOLDS_KEPT - 2} to last]'), '[]')
         || jsonb_build_object('reason', job.hold_reason, 'key', job.hold_key,
-            'since', COALESCE(job.started_at, job.created_at), 'until', statement_timestamp(),
-            'attempt', job.attempt, 'times', 1)
+            'since', GREATEST(job.created_at, job.started_at,
+                job.run_at - make_interval(secs => {LONGEST_S})),
+            'until', statement_timestamp(), 'attempt', job.attempt, 'times', 1)
 END"""
 
 

@@ -106,6 +106,7 @@ def _observed(database: Database, settings: Settings) -> Iterator[None]:
         stale_s=settings.stale_heartbeat_s,
         every_s=_FIGURES_EVERY_S,
         kept=RetentionTimes.of(settings),
+        waits=settings.wait_causes,
     )
     observe_figures(reader.figures)
     with closing(reader):

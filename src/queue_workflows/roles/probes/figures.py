@@ -19,6 +19,7 @@ from psycopg import errors
 from queue_workflows.db.connections.failures import DATABASE_FAILED
 from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.db.connections.snapshot_read import at_one_moment
+from queue_workflows.engine.explain.queue_waits import queue_waits
 from queue_workflows.repositories.limits.adapted import AdaptedRepository, Lowered
 from queue_workflows.repositories.reports.metrics import FigureRepository
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
@@ -35,6 +36,9 @@ STATEMENT_S: Final = 5.0
 PATIENCE_S: Final = 8.0
 # As the settings are by themselves.
 KEPT: Final = RetentionTimes()
+# Of the last five minutes so many parts, and so many jobs of each family and part.
+WAIT_SLICES: Final = 5
+WAITS_EACH: Final = 100
 AWAY: Final[Figures] = {"qwf.database.up": [((), 0.0)]}
 
 
@@ -48,12 +52,14 @@ class FigureReader:
         stale_s: float,
         every_s: float,
         kept: RetentionTimes = KEPT,
+        waits: bool = True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._line = Line(connect)
         self._stale_s = stale_s
         self._every_s = every_s
         self._kept = kept
+        self._waits = waits
         self._now = now
         self._reading = threading.Lock()
         self._figures: Figures = AWAY
@@ -87,7 +93,7 @@ class FigureReader:
         try:
             begun = self._now()
             with self._line.asking() as connection, _bounded(connection):
-                figures = read_figures(connection, stale_s=self._stale_s, kept=self._kept)
+                figures = read_figures(connection, stale_s=self._stale_s, kept=self._kept, waits=self._waits)
         except DATABASE_FAILED as exc:
             self._line.let_go()
             if was_up or self._read_at is None:
@@ -107,15 +113,24 @@ def _bounded(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def read_figures(
-    connection: psycopg.Connection[Any], *, stale_s: float, kept: RetentionTimes = KEPT, most: int = COUNTED
+    connection: psycopg.Connection[Any],
+    *,
+    stale_s: float,
+    kept: RetentionTimes = KEPT,
+    most: int = COUNTED,
+    waits: bool = True,
 ) -> Figures:
-    """All that `telemetry.names.FIGURES` names; counts go up to `most`."""
+    """All that `telemetry.names.FIGURES` names; counts go up to `most`.
+
+    Without `waits` nothing of what jobs waited for, which is the dearest of it.
+    """
     seen = StatisticsRepository(connection).read(stale_s=stale_s, window_s=WINDOW_S, most=most)
     more = FigureRepository(connection)
     outbox, runs, schedules = more.outbox(most=most), more.runs(most=most), more.schedules()
     return {
         "qwf.database.up": [((), 1.0)],
         **_of_queues(seen),
+        **(_of_waits(connection) if waits else {}),
         "qwf.outbox.events": [(("pending",), outbox.pending), (("poisoned",), outbox.poisoned)],
         "qwf.outbox.lag": [((), outbox.lag_s)],
         "qwf.runs": [
@@ -145,6 +160,17 @@ def _of_pruning(connection: psycopg.Connection[Any], kept: RetentionTimes) -> di
     except (errors.InsufficientPrivilege, errors.UndefinedTable):
         return {}
     return {"qwf.retention.lag": [((family,), lag_s) for family, lag_s in lags.items()]}
+
+
+def _of_waits(connection: psycopg.Connection[Any]) -> dict[str, Points]:
+    """Of each queue by the cause; keys are not told apart, as there may be as many as there are hosts."""
+    found = queue_waits(connection, since_s=WINDOW_S, slices=WAIT_SLICES, each=WAITS_EACH)
+    waited: dict[tuple[str, ...], float] = {}
+    for one in found.queues:
+        for cause in one.causes:
+            at = one.family, one.queue, cause.cause.label
+            waited[at] = waited.get(at, 0.0) + cause.seconds
+    return {"qwf.queue.waited": sorted(waited.items())}
 
 
 def _of_limits(lowered: Sequence[Lowered]) -> dict[str, Points]:

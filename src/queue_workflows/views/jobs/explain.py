@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 
 from queue_workflows.engine.explain.job import Explanation, Knowledge, explain
+from queue_workflows.engine.explain.time_spent import Past, past_of
+from queue_workflows.engine.explain.time_spent import json_of as past_json
 from queue_workflows.errors import UnknownJob
 from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.sql.families import Family
@@ -22,6 +24,7 @@ class ExplainedJob:
     name: str
     there: Circumstances
     explanation: Explanation
+    past: Past
 
 
 def explained_job(
@@ -40,13 +43,15 @@ def explained_job(
     there = repository.circumstances(family, job_id, brief=brief)
     if there is None:
         raise UnknownJob(name_of(family, job_id))
-    return ExplainedJob(name_of(family, job_id), there, explain(there, known))
+    past = past_of(connection, there)
+    return ExplainedJob(name_of(family, job_id), there, explain(there, known), past)
 
 
 def json_of(job: ExplainedJob) -> dict[str, Any]:
     """What `qwf explain JOB --json` prints."""
     row = job.there.job
-    return {"job": job.name, "status": row.status, "queue": row.queue} | asdict(job.explanation)
+    told = {"job": job.name, "status": row.status, "queue": row.queue} | asdict(job.explanation)
+    return told | {"past": past_json(job.past)}
 
 
 def command_of(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from queue_workflows.drawing.words import say_span
 from queue_workflows.engine.explain.history import asked_of, wishes_of
+from queue_workflows.engine.explain.wait_bar import Segment, bar_of, facts_of, layered
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.audit_log import AuditRepository
@@ -24,7 +25,6 @@ from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import DesiredState
 from queue_workflows.views.json_values import named, node_job
 from queue_workflows.views.runs.graph import Box, all_nodes, folded_nodes, graph_of
-from queue_workflows.views.wait_bar import Segment, bar_of, facts_of, layered
 
 MOST_BARS: Final = 200
 # Of more jobs than that the times are not read.

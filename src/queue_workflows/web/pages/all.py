@@ -21,6 +21,7 @@ ADDRESSES: Final = (
     Address("/", overview.overview, "overview"),
     Address("/queues", queues.queues, "queues"),
     Address("/queues/{queue}", queues.one_queue, "queues"),
+    Address("/waits", queues.all_waits, "queues"),
     Address("/jobs", jobs.jobs, "jobs"),
     Address("/jobs/{job}", jobs.one_job, "jobs"),
     Address("/jobs/{job}/explain", jobs.explained, "jobs"),

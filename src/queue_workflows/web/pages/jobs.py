@@ -9,6 +9,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from queue_workflows.drawing.words import number_of
+from queue_workflows.engine.explain.time_spent import sentence_of
+from queue_workflows.engine.explain.wait_bar import A_LOOK
 from queue_workflows.errors import PayloadError, UnknownJob
 from queue_workflows.models import DurableStep
 from queue_workflows.repositories.reports.job_listing import FAILURES_READ as MOST_FAILURES_READ
@@ -18,7 +20,6 @@ from queue_workflows.states import JOB_TERMINAL, StepStatus
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
 from queue_workflows.views.jobs import explain, failures, job, listing, steps
 from queue_workflows.views.jobs.names import name_of
-from queue_workflows.views.wait_bar import bar_of_job
 from queue_workflows.web.access.redaction import KINDS
 from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown, href
 from queue_workflows.web.pages.links import Explained, linked
@@ -92,7 +93,8 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
         for name in ("args", "inputs", "context_delta", "result", "progress")
         if columns.get(name) not in (None, {}, [])
     ]
-    bar = bar_of_job(told.there)
+    bar, is_over = told.past.bar, columns["status"] in JOB_TERMINAL
+    has_waited = told.past.spent.waited >= A_LOOK
     sections = {"time": bar, "attempts": stored.errors, "values": values, "steps": stored.steps}
     of = Explained(
         run=run,
@@ -114,6 +116,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "run": run,
             "wait_bar": wait_bar_picture(bar, columns["status"]),
             "waits": {segment.kind for segment in bar},
+            "waited": sentence_of(told.past.spent, is_over=is_over) if has_waited else None,
             "explanation": told.explanation,
             "reasons": linked(told.explanation.reasons, of, prefix=look.prefix),
             "values": values,
@@ -125,10 +128,10 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
                 for name, value in look.redaction.columns(columns).items()
                 if name not in _APART and value not in (None, [], {}, False)
             ],
-            "is_over": columns["status"] in JOB_TERMINAL,
+            "is_over": is_over,
         },
         json=json,
-        is_live=columns["status"] not in JOB_TERMINAL,
+        is_live=not is_over,
     )
 
 

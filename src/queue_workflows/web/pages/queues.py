@@ -1,9 +1,9 @@
-"""Queues: how full they are and how fast they move, and what each would run next."""
+"""Queues: how full they are and how they move, what each would run next, what its jobs waited for."""
 
 from __future__ import annotations
 
-from queue_workflows.views.queues import next_jobs, stats
-from queue_workflows.web.page import ROWS, Look, Shown
+from queue_workflows.views.queues import next_jobs, stats, waits
+from queue_workflows.web.page import MOST_ROWS, ROWS, Look, Shown
 
 
 def queues(look: Look) -> Shown:
@@ -32,4 +32,29 @@ def one_queue(look: Look) -> Shown:
         command=next_jobs.command_of(queue, limit=limit),
         data={"queue": queue, "seen": seen, "coming": coming},
         json=next_jobs.json_of(coming),
+    )
+
+
+def all_waits(look: Look) -> Shown:
+    """What jobs waited for that ended lately, of every queue or of one."""
+    since, queue = look.span("since", "1d"), look.word("queue") or None
+    found = waits.queue_waits(look.conn, since_s=since, queue=queue)
+    rows = [
+        (one, cause, waits.said_of_cause(cause), cause.seconds / one.waited_s if one.waited_s else 0.0)
+        for one in found.queues
+        for cause in one.causes
+    ]
+    return Shown(
+        title="Waits",
+        template="waits.html",
+        command=waits.command_of(since_s=since, queue=queue),
+        data={
+            "found": found,
+            "rows": rows[:MOST_ROWS],
+            "more": max(0, len(rows) - MOST_ROWS),
+            "since": look.word("since", "1d"),
+            "queue": queue,
+        },
+        json=waits.json_of(found),
+        is_live=False,
     )

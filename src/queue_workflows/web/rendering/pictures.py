@@ -14,11 +14,11 @@ from queue_workflows.drawing.svg.grid import Column, draw_grid
 from queue_workflows.drawing.svg.model_map import Gpu, Machine, Model, draw_model_map
 from queue_workflows.drawing.svg.timeline import Band, Row, draw_timeline
 from queue_workflows.drawing.svg.wait_bar import draw_wait_bar
+from queue_workflows.engine.explain.wait_bar import Segment
 from queue_workflows.states import RUN_TERMINAL
 from queue_workflows.views.models import Device, ModelMap, WarmWorker
 from queue_workflows.views.runs.graph import RunGraph
 from queue_workflows.views.runs.timeline import Bar, RunTimeline, said_of_pause
-from queue_workflows.views.wait_bar import Segment
 from queue_workflows.views.workflows import WorkflowGrid
 from queue_workflows.web.rendering import texts
 

@@ -2,24 +2,31 @@
 
 Everything is from the job's row, where attempts leave their errors and holds their spans, and from what was
 asked of its queue. What a row does not tell is shown as `queued`: it could be claimed, for all that is known.
+Where it is known when other jobs of the queue ran, that is parted into what it waited behind others, and
+`unserved`, in which nothing of its queue ran at all.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final, Literal, TypeAlias
 
 from queue_workflows.engine.explain.history import held_for, pauses_of
 from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import Circumstances
-from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.repositories.limits.lanes import LANE_DELAY_S
+from queue_workflows.repositories.sql.families import ERRORS_KEPT, GIVEN_BACK, HOLDS_KEPT, NODE
 from queue_workflows.states import JobStatus
 
-Kind: TypeAlias = Literal["parents", "due", "held", "queued", "paused", "running", "retry", "parked", "ended"]
+Kind: TypeAlias = Literal[
+    "parents", "due", "held", "queued", "unserved", "paused", "running", "retry", "parked", "ended"
+]
 # Where a row tells two things of one moment, the first of these is shown.
 _ORDER: Final[tuple[Kind, ...]] = (
     "running",
@@ -28,6 +35,7 @@ _ORDER: Final[tuple[Kind, ...]] = (
     "retry",
     "due",
     "paused",
+    "unserved",
     "queued",
     "parents",
     "ended",
@@ -35,18 +43,27 @@ _ORDER: Final[tuple[Kind, ...]] = (
 _RANK: Final[Mapping[Kind, int]] = {kind: rank for rank, kind in enumerate(_ORDER)}
 # Two readings of the clock in one INSERT.
 _SAME_MOMENT: Final = timedelta(seconds=1)
+# A queue in which nothing ran for less than that had workers which were between two jobs, or two looks.
+A_LOOK: Final = timedelta(seconds=2)
+_LANE_DELAY: Final = timedelta(seconds=LANE_DELAY_S)
+_NOT_KEPT: Final = f"or what its row keeps no more: it has the last {HOLDS_KEPT} holds, {ERRORS_KEPT} errors"
 # Nodes that no worker works on: they are parked from the start.
 _PARKED: Final = frozenset({"input", "wait", "workflow", "descendants"})
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a bar: what the job was at from `start` to `end`; `ended` is the moment of its end."""
+    """A part of a bar: what the job was at from `start` to `end`; `ended` is the moment of its end.
+
+    `reason` and `key` are a hold's, or what was asked of the queue and its actor, as programs read them.
+    """
 
     kind: Kind
     start: datetime
     end: datetime
     note: str = ""
+    reason: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,32 @@ class Pause:
     since: datetime
     until: datetime | None
     note: str = ""
+    asked: str = ""
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The times in which nothing of a queue ran, in order, as far as it is known when its jobs ran."""
+
+    gaps: Sequence[tuple[datetime, datetime]]
+
+    @classmethod
+    def of(cls, spans: Iterable[tuple[datetime, datetime]], begin: datetime, end: datetime) -> Served:
+        """Between `begin` and `end`, by the spans in which its jobs ran; a shorter gap is a worker's look."""
+        gaps, reached = [], begin
+        for start, stop in [*sorted(spans), (end, end)]:
+            if min(start, end) - reached >= A_LOOK:
+                gaps.append((reached, min(start, end)))
+            reached = max(reached, stop)
+        return cls(gaps)
+
+    def within(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The gaps that reach into a time."""
+        for gap in self.gaps[bisect(self.gaps, begin, key=itemgetter(1)) :]:
+            if gap[0] >= end:
+                return
+            yield gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +121,7 @@ class JobFacts:
     # When the run began, of a node: until there is a job of it, it waits for other nodes.
     waits_since: datetime | None = None
     pauses: Sequence[Pause] = ()
+    served: Served | None = None
 
 
 # The facts that have the name of their column.
@@ -106,12 +150,13 @@ def bar_of(job: JobFacts) -> list[Segment]:
     return segments
 
 
-def bar_of_job(there: Circumstances) -> list[Segment]:
+def bar_of_job(there: Circumstances, served: Served | None = None) -> list[Segment]:
     """The bar of a job of which all circumstances were read, with the pauses of its queue."""
     job, run = there.job, there.run
     waits_since = run.started_at if run is not None and there.family is NODE else None
     pauses = [Pause(*pause) for pause in pauses_of(there)]
-    return bar_of(facts_of(job, at=there.now, waits_since=waits_since, pauses=pauses))
+    facts = facts_of(job, at=there.now, waits_since=waits_since, pauses=pauses, served=served)
+    return bar_of(facts)
 
 
 def facts_of(job: Any, **beside: Any) -> JobFacts:
@@ -133,20 +178,20 @@ def layered(told: Iterable[Segment], begin: datetime, end: datetime) -> list[Seg
         if start < stop:
             edges.setdefault(start, []).append((1, one))
             edges.setdefault(stop, []).append((-1, one))
-    open_now: Counter[tuple[int, Kind, str]] = Counter()
+    open_now: Counter[tuple[int, Kind, str, str, str]] = Counter()
     row: list[Segment] = []
     moments = sorted(edges)
     for start, stop in itertools.pairwise(moments):
         for change, one in edges[start]:
-            key = _RANK[one.kind], one.kind, one.note
+            key = _RANK[one.kind], one.kind, one.note, one.reason, one.key
             open_now[key] += change
             if not open_now[key]:
                 del open_now[key]
-        _, kind, note = min(open_now, default=(0, "queued", ""))
-        if row and (row[-1].kind, row[-1].note) == (kind, note):
-            row[-1] = Segment(kind, row[-1].start, stop, note)
-        else:
-            row.append(Segment(kind, start, stop, note))
+        _, kind, *said = min(open_now, default=(0, "queued", "", "", ""))
+        one = Segment(kind, start, stop, *said)
+        if row and replace(row[-1], start=start, end=stop) == one:
+            one = replace(one, start=row.pop().start)
+        row.append(one)
     return row
 
 
@@ -155,9 +200,26 @@ def _before(job: JobFacts, begin: datetime) -> Iterator[Segment]:
     yield Segment("parents", begin, job.created_at)
     for pause in job.pauses:
         since = max(job.created_at, pause.since)
-        yield Segment("paused", since, pause.until or job.finished_at or job.at, pause.note)
+        until = pause.until or job.finished_at or job.at
+        yield Segment("paused", since, until, pause.note, pause.asked, pause.actor)
     if _was_due_later(job):
         yield Segment("due", job.created_at, job.run_at)
+    if job.served is not None:
+        end = job.finished_at or job.at
+        for start, stop in job.served.within(job.created_at, end):
+            yield Segment("unserved", max(start, job.created_at), stop)
+    yield from _not_kept(job)
+
+
+def _not_kept(job: JobFacts) -> Iterator[Segment]:
+    """The time of which a row with as many holds or errors as it may have could have told more."""
+    oldest = []
+    if len(job.past_holds) >= HOLDS_KEPT:
+        oldest += [hold.start for hold in _past_holds(job)]
+    if len(job.errors) >= ERRORS_KEPT:
+        oldest += _ends(job)
+    if oldest:
+        yield Segment("queued", job.created_at, min(oldest), _NOT_KEPT)
 
 
 def _was_due_later(job: JobFacts) -> bool:
@@ -172,9 +234,12 @@ def _was_due_later(job: JobFacts) -> bool:
 def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:
     """On hold or parked, and between two attempts."""
     yield from _past_holds(job)
+    yield from _retries(job)
     ends = _ends(job)
     if job.hold_reason is not None:
+        # What is in a lane is due that much later than the moment it came there.
         since = max([job.started_at or job.created_at, *ends])
+        since = max(since, job.run_at - _LANE_DELAY)
         yield _on_hold(since, end, job.hold_reason, job.hold_key)
         return
     is_between = job.claimed_by is None and job.finished_at is None
@@ -183,13 +248,22 @@ def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:
         yield Segment("retry", max(before), job.run_at)
 
 
+def _retries(job: JobFacts) -> Iterator[Segment]:
+    """From the end of each attempt that was to be tried again until its time."""
+    for entry in job.errors:
+        at, again_s = _moment(entry.get("at")), entry.get("again_s")
+        if at is not None and isinstance(again_s, int | float):
+            yield Segment("retry", at, at + timedelta(seconds=again_s))
+
+
 def _is_set_anew(job: JobFacts) -> bool:
     """Whether `run_at` is the end of a hold, rather than what an enqueue or a retry set."""
-    return any(hold.end >= job.run_at for hold in _past_holds(job))
+    return any(hold.end >= job.run_at for hold in _past_holds(job) if hold.kind != "running")
 
 
 def _works(job: JobFacts, end: datetime) -> Iterator[Segment]:
-    """In a worker's hands, as far as that is known: of attempts before the last one only the end is."""
+    """The attempt that is at work, or was the last one, and those before it that left an error."""
+    yield from _attempts(job)
     waits = job.status in (JobStatus.QUEUED, JobStatus.SCHEDULED)
     if job.status == JobStatus.AWAITING_INPUT or (
         job.kind in _PARKED and job.claimed_by is None and not waits
@@ -197,12 +271,19 @@ def _works(job: JobFacts, end: datetime) -> Iterator[Segment]:
         yield Segment("parked", job.started_at or job.created_at, end)
     elif job.started_at is not None and job.claimed_by is not None:
         yield Segment("running", job.started_at, end, f"attempt {job.attempt} on {job.claimed_by}")
-    elif job.started_at is not None:
-        for entry in job.errors:
-            at = _moment(entry.get("at"))
-            if at is not None and entry.get("attempt") == job.attempt:
-                note = f"attempt {job.attempt} on {entry.get('worker_id')}"
-                yield Segment("running", job.started_at, at, note)
+
+
+def _attempts(job: JobFacts) -> Iterator[Segment]:
+    """The attempts that left an error, from the claim of each; older versions wrote only when it ended."""
+    for entry in job.errors:
+        if entry.get("kind") == "suspect":
+            continue
+        at, since = _moment(entry.get("at")), _moment(entry.get("since"))
+        if since is None and entry.get("attempt") == job.attempt:
+            since = job.started_at
+        if at is not None and since is not None:
+            note = f"attempt {entry.get('attempt')} on {entry.get('worker_id')}"
+            yield Segment("running", since, at, note)
 
 
 def _ends(job: JobFacts) -> list[datetime]:
@@ -212,17 +293,24 @@ def _ends(job: JobFacts) -> list[datetime]:
 
 
 def _past_holds(job: JobFacts) -> list[Segment]:
+    """The holds that are over, and the attempts that were given back."""
     holds = []
     for entry in job.past_holds:
         since, until = _moment(entry.get("since")), _moment(entry.get("until"))
-        if since is not None and until is not None:
+        if since is None or until is None:
+            continue
+        if entry["reason"] == GIVEN_BACK:
+            note = f"attempt {entry.get('attempt')} on {entry.get('key')}, given back"
+            holds.append(Segment("running", since, until, note))
+        else:
             holds.append(_on_hold(since, until, str(entry["reason"]), entry.get("key")))
     return holds
 
 
 def _on_hold(since: datetime, until: datetime, reason: str, key: str | None) -> Segment:
     """What holds a job up, or what a durable function waits for as it means to."""
-    return Segment("parked" if reason in PARKED else "held", since, until, held_for(reason, key))
+    kind: Kind = "parked" if reason in PARKED else "held"
+    return Segment(kind, since, until, held_for(reason, key), reason, key or "")
 
 
 def _moment(text: Any) -> datetime | None:

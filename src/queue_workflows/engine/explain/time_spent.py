@@ -1,0 +1,235 @@
+"""What a job waited for, in sums: each cause with its seconds, which make up its whole life.
+
+From the bar of a job, each part of which has one cause; of two that held at once it is the one that the bar
+shows. The work is the last attempt; those before it are `tried`, as the job waited for another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from queue_workflows.engine.explain.history import held_for, length
+from queue_workflows.engine.explain.wait_bar import A_LOOK, Segment, Served, bar_of_job
+from queue_workflows.repositories.explain.explain_job import Circumstances
+from queue_workflows.repositories.reports.waits import Ran, Slice, WaitRepository
+from queue_workflows.repositories.sql.connection import Handle
+
+CauseKind: TypeAlias = Literal[
+    "parents", "due", "held", "queued", "unserved", "paused", "retry", "parked", "tried", "untold", "work"
+]
+# In so many spans a job's wait is looked at, at so many jobs of each, and at so many that ended after it.
+SLICES: Final = 32
+EACH: Final = 64
+
+
+class Cause(NamedTuple):
+    """What time went to; `reason` and `key` are a hold's, or what was asked of the queue and its actor."""
+
+    kind: CauseKind
+    reason: str = ""
+    key: str = ""
+
+    @property
+    def label(self) -> str:
+        """As metrics have it, which have as few values as there are kinds and reasons."""
+        return self.reason if self.kind in ("held", "parked") and self.reason else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """A job's life until now: how long it worked and waited, and each cause, the longest first.
+
+    `ran_meanwhile` is how many jobs of its queue ran while it was queued, `is_about` that it is an estimate.
+    """
+
+    begin: datetime
+    end: datetime
+    worked: timedelta
+    waited: timedelta
+    causes: tuple[tuple[Cause, timedelta], ...]
+    ran_meanwhile: int = 0
+    is_about: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Where the time of a job went: its bar, and the sums of that."""
+
+    bar: tuple[Segment, ...]
+    spent: TimeSpent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return bool(self.bar) and self.bar[-1].kind == "ended"
+
+    @property
+    def parts(self) -> tuple[Segment, ...]:
+        """All but the moment of the end."""
+        return tuple(one for one in self.bar if one.kind != "ended")
+
+
+def causes_of(segments: Sequence[Segment]) -> Iterator[tuple[Cause, timedelta]]:
+    """Each part of a bar with its cause."""
+    parts = [one for one in segments if one.kind != "ended"]
+    for place, one in enumerate(parts, 1):
+        yield _cause_of(one, is_work=place == len(parts)), one.end - one.start
+
+
+def _cause_of(one: Segment, *, is_work: bool) -> Cause:
+    kind = one.kind
+    if kind == "running":
+        return Cause("work" if is_work else "tried")
+    # Only a time of which the row tells no more has a note.
+    if kind == "ended" or (kind == "queued" and one.note):
+        return Cause("untold")
+    return Cause(kind, one.reason, one.key)
+
+
+def spent_of(segments: Sequence[Segment], at: datetime) -> TimeSpent:
+    """The sums of a bar; one of a job that was made at this very moment `at` is empty."""
+    sums: dict[Cause, timedelta] = {}
+    for cause, took in causes_of(segments):
+        sums[cause] = sums.get(cause, timedelta()) + took
+    worked = sums.pop(Cause("work"), timedelta())
+    causes = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
+    begin, end = (segments[0].start, segments[-1].end) if segments else (at, at)
+    return TimeSpent(begin, end, worked, end - begin - worked, tuple(causes))
+
+
+def past_of(conn: Handle, there: Circumstances) -> Past:
+    """Where a job's time went; of one that was queued for long, what its queue did meanwhile is read too."""
+    bar = bar_of_job(there)
+    queued = [one for one in bar if one.kind == "queued" and one.end - one.start >= A_LOOK]
+    if not queued:
+        return Past(tuple(bar), spent_of(bar, there.now))
+    begin, end = queued[0].start, queued[-1].end
+    slices = sliced(begin, end, SLICES)
+    # What began before its end may have ended long after it.
+    slices.append(Slice(end, max(there.now, end)))
+    ran = WaitRepository(conn, there.family).ran(slices, each=EACH)
+    ran = [one for one in ran if one.id != there.job.id or one.id is None]
+    full = full_slices(((one.slice, one.finished_at) for one in ran), slices, each=EACH)
+    full.pop(len(slices) - 1, None)
+    spans = [
+        *spans_of(ran, there.job.queue, there.now),
+        *((full[place], slices[place].end) for place in full),
+    ]
+    bar = bar_of_job(there, Served.of(spans, begin, end))
+    meanwhile = _ran_meanwhile(ran, there.job.queue, queued, slices, full)
+    return Past(tuple(bar), replace(spent_of(bar, there.now), ran_meanwhile=meanwhile, is_about=bool(full)))
+
+
+def sliced(begin: datetime, end: datetime, count: int) -> list[Slice]:
+    """A span of time in so many alike."""
+    step = (end - begin) / count
+    edges = [begin + step * place for place in range(count)] + [end]
+    return [Slice(*edge) for edge in itertools.pairwise(edges)]
+
+
+def full_slices(
+    ends: Iterable[tuple[int | None, datetime | None]], slices: Sequence[Slice], *, each: int
+) -> dict[int, datetime]:
+    """The slices in which more may have ended than were read, with the end of the last that was."""
+    counts: Counter[int] = Counter()
+    last: dict[int, datetime] = {}
+    for place, at in ends:
+        if place is not None and at is not None:
+            counts[place] += 1
+            last[place] = max(at, last.get(place, at))
+    return {place: last[place] for place, count in counts.items() if count >= each and place < len(slices)}
+
+
+def weights_of(full: Mapping[int, datetime], slices: Sequence[Slice]) -> dict[int, float]:
+    """For how many each job stands that was read of a slice with more, as if all of it were alike."""
+    return {
+        place: (slices[place].end - slices[place].begin)
+        / max(at - slices[place].begin, timedelta(microseconds=1))
+        for place, at in full.items()
+    }
+
+
+def spans_of(ran: Iterable[Ran], queue: str, now: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """When jobs of a queue ran; those that run now go on."""
+    for one in ran:
+        if one.queue == queue and one.started_at is not None:
+            yield one.started_at, one.finished_at or now
+
+
+def _ran_meanwhile(
+    ran: Iterable[Ran],
+    queue: str,
+    queued: Sequence[Segment],
+    slices: Sequence[Slice],
+    full: Mapping[int, datetime],
+) -> int:
+    """How many jobs of the queue ended, or ran, in the times in which this one was queued."""
+    weights, count = weights_of(full, slices), 0.0
+    for one in ran:
+        if one.queue != queue or one.started_at is None or one.finished_at is None:
+            continue
+        if any(one.started_at < part.end and one.finished_at > part.start for part in queued):
+            count += 1.0 if one.slice is None else weights.get(one.slice, 1.0)
+    return round(count)
+
+
+_SAID: Final = {
+    "parents": "waiting for other nodes",
+    "due": "not due yet",
+    "unserved": "nothing of its queue ran",
+    "retry": "between two attempts",
+    "tried": "in attempts before the last one",
+    "untold": "queued, or what its row keeps no more",
+}
+
+
+def said_of(cause: Cause, *, ran_meanwhile: int = 0, is_about: bool = False) -> str:
+    """A cause in words."""
+    if cause.kind in ("held", "parked"):
+        what = held_for(cause.reason, cause.key or None) if cause.reason else ""
+        return f"{cause.kind}: {what}" if what else cause.kind
+    if cause.kind == "paused":
+        return f"the queue was {cause.reason} by {cause.key}"
+    if cause.kind == "queued":
+        jobs = f"{ran_meanwhile:,} job{'' if ran_meanwhile == 1 else 's'}"
+        behind = f", while {'about ' if is_about else ''}{jobs} of its queue ran" if ran_meanwhile else ""
+        return f"queued{behind}"
+    return _SAID[cause.kind]
+
+
+def said_of_part(part: Segment) -> str:
+    """A part of a bar in words; what was at work is named by its attempt."""
+    if part.kind == "running":
+        return part.note
+    return said_of(_cause_of(part, is_work=False))
+
+
+def sentence_of(spent: TimeSpent, *, is_over: bool) -> str:
+    """How long a job waited, and for what."""
+    begins = "it waited" if is_over else "it has waited"
+    causes = "; ".join(
+        f"{length(took.total_seconds())} "
+        + said_of(cause, ran_meanwhile=spent.ran_meanwhile, is_about=spent.is_about)
+        for cause, took in spent.causes
+    )
+    return f"{begins} {length(spent.waited.total_seconds())}" + (f": {causes}" if causes else "")
+
+
+def json_of(past: Past) -> dict[str, Any]:
+    """Where the time of a job went, as plain data."""
+    spent = past.spent
+    return {
+        "begin": spent.begin,
+        "end": spent.end,
+        "worked_s": spent.worked.total_seconds(),
+        "waited_s": spent.waited.total_seconds(),
+        "causes": [{**cause._asdict(), "seconds": took.total_seconds()} for cause, took in spent.causes],
+        "ran_meanwhile": spent.ran_meanwhile,
+        "is_about": spent.is_about,
+        "parts": [asdict(one) for one in past.parts],
+    }
