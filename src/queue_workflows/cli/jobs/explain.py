@@ -13,6 +13,7 @@ from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.explain.history import moment
 from queue_workflows.engine.explain.job import Knowledge
+from queue_workflows.views.forecast.lines import lines_of_job
 from queue_workflows.views.jobs.explain import explained_job, json_of
 from queue_workflows.views.runs.explain import explained_run
 from queue_workflows.views.runs.explain import json_of as run_json
@@ -27,7 +28,9 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
     """Say why a job or run does not go on, what it is at, or how it ended.
 
     JOB is ingest:7, node:7, or 7 where only one of them exists; RUN is a run's id, or enough of its
-    beginning. With NODE it is about that node of the run. Changes nothing.
+    beginning. With NODE it is about that node of the run. Of a job that waits or runs it says when it will
+    start and end, by how long jobs took that ended lately, where such a guess is worth anything. Changes
+    nothing.
     """
     settings = effective_settings()
     with operators_connection(invocation) as connection:
@@ -37,14 +40,16 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
             schema_refusal(invocation),
             0.0 if settings.affinity_max_wait_s == 0 else settings.affinity_yield_s,
         )
+        expected: tuple[str, ...] = ()
         with at_one_moment(connection):
             if may_be_run(what):
                 run = explained_run(connection, run_named(connection, what), known, node=node)
                 told, answer = run.told, run_json(run)
             elif node is None:
                 family, job_id = job_named(connection, what)
-                job = explained_job(connection, family, job_id, known)
+                job = explained_job(connection, family, job_id, known, foretells=True)
                 told, answer = job.explanation, json_of(job)
+                expected = () if job.forecast is None else tuple(lines_of_job(job.forecast))
             else:
                 raise click.UsageError("a NODE goes with a run: qwf explain RUN NODE")
     if as_json:
@@ -53,6 +58,8 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
     click.echo(on_one_line(told.headline))
     for reason in told.reasons:
         click.echo(f"  - {on_one_line(reason.text)}")
+    for line in expected:
+        click.echo(on_one_line(line))
     click.echo("history:")
     for event in told.history:
         click.echo(f"  {moment(event.at)}  {on_one_line(event.text)}")

@@ -114,6 +114,10 @@ class History:
         took_s = self._of(task).took_s
         return sum(took_s) / len(took_s) if took_s else 0.0
 
+    def longest_s(self, task: str) -> float:
+        """How long the longest of a task took."""
+        return max(self._of(task).took_s, default=0.0)
+
     def _of(self, task: str) -> TaskHistory:
         return self._tasks[task] if self.knows(task) else self._pooled
 

@@ -34,6 +34,14 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class NoGuess:
+    """Why something is not foretold, or never happens, in words; `code` is for programs."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Foretold:
     """A span for each waiting row, None where it never begins or ends; for each that runs; for all of it.
 
@@ -44,20 +52,12 @@ class Foretold:
     ends: Sequence[Span | None]
     running: Sequence[Span]
     drain: Span | None
-    never: dict[Never, list[int]]
+    never: dict[NoGuess, list[int]]
     plays: int
 
 
-@dataclass(frozen=True, slots=True)
-class Never:
-    """Why rows never run, in words; `code` is for programs."""
-
-    code: str
-    text: str
-
-
-NO_WORKER: Final = Never("no_worker", "no worker of the queue claims anything")
-STARVED: Final = Never("starved", "jobs of a higher priority come in as fast as the workers take them")
+NO_WORKER: Final = NoGuess("no_worker", "no worker of the queue claims anything")
+STARVED: Final = NoGuess("starved", "jobs of a higher priority come in as fast as the workers take them")
 
 
 def foretell(load: Load, history: History, *, seed: int = 0, rows_played: int = ROWS_PLAYED) -> Foretold:
@@ -66,7 +66,7 @@ def foretell(load: Load, history: History, *, seed: int = 0, rows_played: int = 
     plays = min(MOST_PLAYS, max(FEWEST_PLAYS, rows_played // rows))
     seen = [_one(load, history, seed, number) for number in range(plays)]
     ends = [_span([one.ends[place] for one in seen]) for place in range(len(load.waiting))]
-    never: dict[Never, list[int]] = {}
+    never: dict[NoGuess, list[int]] = {}
     for place, row in enumerate(load.waiting):
         if ends[place] is None:
             never.setdefault(_why(load, row), []).append(place)
@@ -103,13 +103,13 @@ def _span(found: Sequence[float | None]) -> Span | None:
     return Span(*(known[min(len(known) - 1, int(share * len(known)))] for share in (_LOW, _MIDDLE, _HIGH)))
 
 
-def _why(load: Load, row: Waiting) -> Never:
+def _why(load: Load, row: Waiting) -> NoGuess:
     """Why a row never runs in this fleet."""
     if not load.all_slots:
         return NO_WORKER
     if row.host is not None and not (load.slots or {}).get(row.host):
-        return Never("no_worker", f"no worker on {row.host} claims anything")
+        return NoGuess("no_worker", f"no worker on {row.host} claims anything")
     for key in row.keys:
         if (load.caps or {}).get(key, 1) <= 0:
-            return Never("limit_closed", f"the limit {key!r} has no room: its cap is 0, or others have it")
+            return NoGuess("limit_closed", f"the limit {key!r} has no room: its cap is 0, or others have it")
     return STARVED

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from queue_workflows.engine.forecast.history import ENOUGH, History
-from queue_workflows.engine.forecast.plays import STARVED, Span
+from queue_workflows.engine.forecast.plays import STARVED, NoGuess, Span
 from queue_workflows.engine.forecast.replay import Load
 
 # Of the work before it so much may be of tasks that are not known.
@@ -18,14 +17,6 @@ _WIDEST: Final = 10.0
 _SOON_S: Final = 10.0
 # What of a higher priority comes in, as a share of what the fleet can do.
 _FULL: Final = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class NoGuess:
-    """Why there is no guess; `code` is for programs."""
-
-    code: str
-    text: str
 
 
 def of_task(history: History, task: str) -> NoGuess | None:
@@ -55,7 +46,7 @@ def of_arrivals(load: Load, history: History, priority: int) -> NoGuess | None:
     )
     if load.all_slots and busy < _FULL * load.all_slots:
         return None
-    return NoGuess(STARVED.code, STARVED.text) if load.all_slots else None
+    return STARVED if load.all_slots else None
 
 
 def of_span(span: Span) -> NoGuess | None:
