@@ -30,7 +30,9 @@ from queue_workflows.views.forecast.lines import notes_of, said_of_drain, said_o
     "--workers", metavar="QUEUE=N", multiple=True, help="N workers of QUEUE, as large as those there are."
 )
 @click.option("--limit", "limits", metavar="KEY=N", multiple=True, help="N at once of a key or PATTERN*.")
-@click.option("--off", metavar="QUEUE@HOST", multiple=True, help="No worker of QUEUE on HOST; its jobs go back.")
+@click.option(
+    "--off", metavar="QUEUE@HOST", multiple=True, help="No worker of QUEUE on HOST; its jobs go back."
+)
 @click.option("--pause", "paused", metavar="QUEUE", multiple=True, help="No worker of QUEUE claims.")
 @json_option
 @click.pass_obj

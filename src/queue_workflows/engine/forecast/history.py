@@ -155,7 +155,7 @@ class Drawn:
 
     def known(self, task: str) -> TaskHistory:
         """How attempts of a task end."""
-        return self._history._of(task)  # noqa: SLF001 - a part of it
+        return self._history._of(task)
 
     def _part(self, task: str, key: str | None) -> Sequence[float]:
         part = self._parts.get((task, key))

@@ -1,6 +1,6 @@
 """When each waiting row begins and ends, and when all of it is over: the shares of many plays.
 
-Of plays the tenth, the half and nine tenths are taken: eight of ten such ranges should hold what then happens.
+Of plays the tenth, the half and nine tenths are taken: eight of ten such ranges should hold what happens.
 """
 
 from __future__ import annotations

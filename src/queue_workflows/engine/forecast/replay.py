@@ -203,7 +203,7 @@ class _Play:
                 self._start(entry[2], entry[3])
                 continue
             heappush(self._aside.setdefault(lacks, []), entry)
-            # It came back for room in something else that it needs, which is left to the next that lacks that.
+            # It came back for room in something else that it needs, which is left to the next in line for it.
             for needed in _needs(entry[3]):
                 if needed != lacks and self._has_room(needed):
                     self._come_back(needed)
@@ -222,7 +222,11 @@ class _Play:
         self._take(host, row.keys)
         if place is not None and self._begins[place] is None:
             self._begins[place] = self._now
-        trial = self._trials[place] if place is not None and place not in self._tries else self._durations.trial(row.task, row.key)
+        trial = (
+            self._trials[place]
+            if place is not None and place not in self._tries
+            else self._durations.trial(row.task, row.key)
+        )
         running = Running(row.name, row.task, 0.0, host, row.keys)
         self._comes(self._now + trial.took_s, _Over(place, running, trial.fails), place)
 

@@ -28,7 +28,7 @@ def of_task(history: History, task: str) -> NoGuess | None:
 
 def of_work(load: Load, history: History) -> NoGuess | None:
     """Whether too much of what is before is of tasks that are not known."""
-    tasks: Counter[str] = Counter(row.task for row in (*load.waiting, *load.running))
+    tasks = Counter(row.task for row in load.waiting) + Counter(row.task for row in load.running)
     unknown = {task: count for task, count in tasks.items() if not history.knows(task)}
     share = sum(unknown.values()) / max(1, tasks.total())
     if share <= _UNKNOWN_SHARE:
@@ -41,9 +41,7 @@ def of_work(load: Load, history: History) -> NoGuess | None:
 
 def of_arrivals(load: Load, history: History, priority: int) -> NoGuess | None:
     """Whether what comes in before a priority leaves no worker to it."""
-    busy = sum(
-        kind.per_s * history.mean_s(kind.task) for kind in load.arriving if kind.priority > priority
-    )
+    busy = sum(kind.per_s * history.mean_s(kind.task) for kind in load.arriving if kind.priority > priority)
     if load.all_slots and busy < _FULL * load.all_slots:
         return None
     return STARVED if load.all_slots else None

@@ -159,7 +159,10 @@ class QueueNowRepository:
         at_work = AtWorkRepository(self._conn).of([one.worker_id for one in live], limit=most) if live else []
         ids = [job.id for jobs in (line, lane, later, at_work) for job in jobs]
         of_jobs = {
-            job.limit_key for jobs in (line, lane, later, at_work) for job in jobs if job.limit_key is not None
+            job.limit_key
+            for jobs in (line, lane, later, at_work)
+            for job in jobs
+            if job.limit_key is not None
         }
         return QueueNow(
             family=family,

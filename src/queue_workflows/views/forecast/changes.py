@@ -30,12 +30,10 @@ class Changes:
         return sorted({*self.workers, *(queue for queue, _ in self.off), *self.paused})
 
     def cap_of(self, key: str) -> int | None:
-        """The cap that a key would have, None where that is not changed: its own, else of the longest pattern."""
+        """The cap that a key would have, its own or of the longest pattern; None where none is changed."""
         if key in self.caps:
             return self.caps[key]
-        patterns = [
-            one for one in self.caps if one.endswith("*") and key.startswith(one.removesuffix("*"))
-        ]
+        patterns = [one for one in self.caps if one.endswith("*") and key.startswith(one.removesuffix("*"))]
         return self.caps[max(patterns, key=len)] if patterns else None
 
 
@@ -46,7 +44,7 @@ def read_changes(
     off: Iterable[str] = (),
     paused: Iterable[str] = (),
 ) -> Changes:
-    """Changes as they are written: `fetch=4`, `host:x=8`, `gpu@node3`, `fetch`; `PayloadError` says what is wrong."""
+    """Changes as they are written: `fetch=4`, `host:x=8`, `gpu@node3`, `fetch`; or `PayloadError`."""
     counts = dict(_count("--workers", one, MOST_WORKERS) for one in workers)
     caps = dict(_count("--limit", one, 2**31 - 1) for one in limits)
     for key, cap in caps.items():

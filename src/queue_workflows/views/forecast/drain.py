@@ -36,7 +36,7 @@ class NeverRuns:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A fleet, and when what waits would be done with it; without a span `no_guess` says why there is none."""
+    """A fleet, and when what waits would be done with it; without a span `no_guess` says why."""
 
     workers: int
     slots: int

@@ -10,16 +10,15 @@ import psycopg
 from queue_workflows.engine.explain.history import held_for
 from queue_workflows.engine.explain.job import title_of
 from queue_workflows.engine.forecast import worth
-from queue_workflows.engine.forecast.history import History
 from queue_workflows.engine.forecast.plays import ROWS_PLAYED, NoGuess, Span, foretell
-from queue_workflows.engine.forecast.replay import Load, Running, Waiting
+from queue_workflows.engine.forecast.replay import Load, Waiting
 from queue_workflows.repositories.explain.explain_job import Circumstances
+from queue_workflows.repositories.forecast.ended import LOOKED_AT
 from queue_workflows.repositories.forecast.queue_now import QueueNow, QueueNowRepository
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 from queue_workflows.views.forecast.drain import MOST, json_of_no_guess, json_of_span
 from queue_workflows.views.forecast.loads import arrivals, history_of, load_of
-from queue_workflows.views.jobs.names import name_of
 
 # In brief, as a page has it: jobs that are read, rows that are played, and ended jobs that are looked at.
 _BRIEF_MOST: Final = 300
@@ -49,7 +48,7 @@ def job_forecast(
         job.queue,
         most=_BRIEF_MOST if brief else MOST,
         stale_s=stale_s,
-        **({"looked_at": _BRIEF_LOOKED_AT} if brief else {}),
+        looked_at=_BRIEF_LOOKED_AT if brief else LOOKED_AT,
     )
     played = _BRIEF_PLAYED if brief else ROWS_PLAYED
     if job.status == JobStatus.RUNNING:
@@ -68,11 +67,17 @@ def json_of(found: JobForecast | None) -> dict[str, Any] | None:
     }
 
 
+def _name(there: Circumstances) -> str:
+    return f"{there.family.name}:{there.job.id}"
+
+
 def _out_of_line(there: Circumstances) -> NoGuess | None:
     """What keeps a job from the line, of which nobody knows for how long."""
     job = there.job
     if job.status == JobStatus.AWAITING_INPUT:
-        return NoGuess("awaits", "it waits for an answer or for other runs, of which nobody knows when they come")
+        return NoGuess(
+            "awaits", "it waits for an answer or for other runs, of which nobody knows when they come"
+        )
     if job.hold_reason is not None and job.hold_reason != LIMIT_FULL:
         held = held_for(job.hold_reason, job.hold_key)
         return NoGuess("held", f"it is on hold: {held}, and nobody knows for how long")
@@ -82,7 +87,7 @@ def _out_of_line(there: Circumstances) -> NoGuess | None:
 
 
 def _of_running(now: QueueNow, there: Circumstances) -> JobForecast:
-    history, own = history_of(now), name_of(there.family, there.job.id)
+    history, own = history_of(now), _name(there)
     row = next((one for one in load_of(now).running if one.name == own), None)
     if row is None:
         return JobForecast(no_guess=NoGuess("no_worker", "no live worker is known to be at it"))
@@ -97,7 +102,7 @@ def _of_running(now: QueueNow, there: Circumstances) -> JobForecast:
 
 
 def _of_waiting(now: QueueNow, there: Circumstances, *, rows_played: int) -> JobForecast:
-    history, whole, own = history_of(now), load_of(now), name_of(there.family, there.job.id)
+    history, whole, own = history_of(now), load_of(now), _name(there)
     place = next((place for place, row in enumerate(whole.waiting) if row.name == own), None)
     load, row = _before(now, whole, place, there)
     why = worth.first((worth.of_work(load, history), worth.of_arrivals(load, history, row.priority)))
@@ -119,9 +124,7 @@ def _of_waiting(now: QueueNow, there: Circumstances, *, rows_played: int) -> Job
     return JobForecast(begins, None if why else ends, why)
 
 
-def _before(
-    now: QueueNow, whole: Load, place: int | None, there: Circumstances
-) -> tuple[Load, Waiting]:
+def _before(now: QueueNow, whole: Load, place: int | None, there: Circumstances) -> tuple[Load, Waiting]:
     """Of a load what a job waits for, with the job at the end; of one farther back all that was read."""
     if place is None:
         own = Waiting("", title_of(there.job), there.job.priority)

@@ -52,8 +52,8 @@ def notes_of(one: QueueForecast) -> Iterator[str]:
             yield f"{one.queue}, {when}: no guess: {drain.no_guess.text}"
     if one.is_scaled:
         yield (
-            f"{one.queue}: of {one.waiting:,} jobs that wait {one.played:,} were played; the rest is taken to be"
-            " like them"
+            f"{one.queue}: of {one.waiting:,} jobs that wait {one.played:,} were played; the rest is taken to"
+            " be like them"
         )
 
 

@@ -28,6 +28,8 @@ _ARRIVED_WITHIN_S: Final = 300.0
 _PARTS: Final = 10
 # Before all others: what a worker has claimed and not begun.
 _FIRST: Final = 10
+# After all others: what a worker died at.
+_LAST: Final = -1
 # Of a worker that is no more, and of one that is not there yet.
 _NEW_HOST: Final = "a new host"
 
@@ -58,7 +60,7 @@ class _Ordered(_Keyed, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The workers that claim, by host with their slots; `stopped` go on with what they hold and claim nothing."""
+    """The workers that claim, by host with their slots; `stopped` ones only end what they hold."""
 
     slots: Mapping[str, int]
     workers: int
@@ -74,9 +76,7 @@ def slots_of(worker: Standing) -> int:
 
 def claims(worker: Standing) -> bool:
     """Whether nothing was asked of it that keeps it from claiming."""
-    return worker.state in WORKING and (
-        worker.control is None or worker.control.desired is DesiredState.ON
-    )
+    return worker.state in WORKING and (worker.control is None or worker.control.desired is DesiredState.ON)
 
 
 def fleet_of(now: QueueNow, changes: Changes = NOTHING_CHANGED) -> Fleet:
@@ -144,14 +144,17 @@ def arrivals(now: QueueNow) -> list[Arriving]:
     found = []
     for (task, priority), parts in sorted(seen.items()):
         if middle := median_high(parts):
-            found.append(Arriving(task, priority, min(middle, sum(parts) / _PARTS) * _PARTS / _ARRIVED_WITHIN_S))
+            found.append(
+                Arriving(task, priority, min(middle, sum(parts) / _PARTS) * _PARTS / _ARRIVED_WITHIN_S)
+            )
     return found
 
 
 def _created(now: QueueNow) -> Iterator[tuple[str, int, float]]:
     for one in now.ended:
         yield one.task, one.priority, one.created_s
-    for job in (*now.line, *now.lane, *now.later):
+    waiting: Sequence[_Ordered] = [*now.line, *now.lane, *now.later]
+    for job in waiting:
         if (facts := now.facts.get(job.id)) is not None:
             yield facts.task, job.priority, facts.created_s
 
@@ -179,16 +182,20 @@ def _at_work(now: QueueNow, fleet: Fleet) -> tuple[list[Running], list[Waiting]]
 def _in_order(now: QueueNow) -> Iterator[Waiting]:
     """The line with what comes out of lanes in between, then what is for later."""
     name = now.family.name
+    suspects = {job.id for job in now.line if job.suspect} if now.queue != HOOKS_QUEUE else set()
     for job, host in _merged(now):
         if (facts := now.facts.get(job.id)) is not None:
-            yield Waiting(f"{name}:{job.id}", facts.task, job.priority, _keys(job), host)
+            priority = _LAST if job.id in suspects else job.priority
+            yield Waiting(f"{name}:{job.id}", facts.task, priority, _keys(job), host)
     for job in now.later:
         if (facts := now.facts.get(job.id)) is not None:
-            yield Waiting(f"{name}:{job.id}", facts.task, job.priority, _keys(job), due_s=max(0.001, job.due_s))
+            yield Waiting(
+                f"{name}:{job.id}", facts.task, job.priority, _keys(job), due_s=max(0.001, job.due_s)
+            )
 
 
 def _merged(now: QueueNow) -> Iterator[tuple[_Ordered, str | None]]:
-    """Jobs from lanes go about one to one with those of the line that were enqueued after them, keys in turn."""
+    """Jobs from lanes go about one to one with those of the line enqueued after them, their keys in turn."""
     lane = _in_turn(now.lane)
     for job in now.line:
         if lane and lane[0].id < job.id:
@@ -223,6 +230,7 @@ def _caps(now: QueueNow, fleet: Fleet, changes: Changes) -> Iterator[tuple[str, 
         if cap is not None:
             elsewhere = max(0, used.taken - ours[key])
             yield key, max(min(cap, 1), cap - elsewhere)
-    for job in (*now.line, *now.lane, *now.later, *now.at_work):
+    jobs: Sequence[_Keyed] = [*now.line, *now.lane, *now.later, *now.at_work]
+    for job in jobs:
         if job.host_lock is not None:
             yield f"lock {lock_of(job.host_lock)}", max(1, len(fleet.slots))

@@ -172,9 +172,7 @@ class Guardian:
         self.outage.cuts(self._line.cut_if_stuck)
         self._round_s = min(_LONGEST_ROUND_S, settings.renew_for(identity.queue) / 2)
         self._rng = random.Random()  # noqa: S311
-        self._telling = Telling(
-            identity, settings, self.holdings, terms.models, terms.published, slots
-        )
+        self._telling = Telling(identity, settings, self.holdings, terms.models, terms.published, slots=slots)
         self._sizes = _sizes_of(terms.models)
         self._connected_at = 0.0
         self._questions: Questions | None = None

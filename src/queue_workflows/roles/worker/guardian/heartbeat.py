@@ -52,6 +52,7 @@ class Telling:
         holdings: HeldJobs,
         models: ModelCache | None = None,
         published: PublishedNames | None = None,
+        *,
         slots: int = 1,
     ) -> None:
         self._identity = identity
