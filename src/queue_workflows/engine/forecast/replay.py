@@ -72,6 +72,8 @@ class Load:
     slots: Mapping[str, int] | None = None
     caps: Mapping[str, int] | None = None
     arriving: Sequence[Arriving] = ()
+    # How long a slot of a key is nobody's, from one job to the next.
+    between_s: Mapping[str, float] | None = None
 
     @property
     def all_slots(self) -> int:
@@ -131,7 +133,7 @@ class _Play:
         self._numbers = len(load.waiting)
         self._ready: list[tuple[int, int, int | None, Waiting]] = []
         self._aside: dict[str, list[tuple[int, int, int | None, Waiting]]] = {}
-        self._to_come: list[tuple[float, int, _Over | Waiting | Arriving, int | None]] = []
+        self._to_come: list[tuple[float, int, _Over | Waiting | Arriving | str, int | None]] = []
         # Drawn by row: another fleet plays with the same, so that what differs is the fleet's doing.
         self._trials = [durations.trial(row.task, row.key) for row in load.waiting]
         self._tries: dict[int, int] = {}
@@ -170,12 +172,14 @@ class _Play:
             if kind.per_s > 0:
                 self._comes(self._chance.expovariate(kind.per_s), kind)
 
-    def _comes(self, at: float, what: _Over | Waiting | Arriving, place: int | None = None) -> None:
+    def _comes(self, at: float, what: _Over | Waiting | Arriving | str, place: int | None = None) -> None:
         self._numbers += 1
         heappush(self._to_come, (at, self._numbers, what, place))
 
-    def _happens(self, what: _Over | Waiting | Arriving, place: int | None) -> None:
-        if isinstance(what, _Over):
+    def _happens(self, what: _Over | Waiting | Arriving | str, place: int | None) -> None:
+        if isinstance(what, str):
+            self._frees(what)
+        elif isinstance(what, _Over):
             self._end(what)
         elif isinstance(what, Waiting):
             self._numbers += 1
@@ -244,9 +248,7 @@ class _Play:
                 self._free[row.host] += 1
                 self._come_back(_HOST + row.host)
             for key in row.keys:
-                if key in self._room:
-                    self._room[key] += 1
-                    self._come_back(key)
+                self._give_back(key)
         if over.place is None:
             return
         tries = self._tries[over.place] = self._tries.get(over.place, 0) + 1
@@ -257,6 +259,18 @@ class _Play:
             return
         self._ends[over.place] = self._now
         self._left -= 1
+
+    def _give_back(self, key: str) -> None:
+        """The slot of a key, to the next job that it gets to."""
+        between_s = (self._load.between_s or {}).get(key, 0.0)
+        if key in self._room and between_s > 0:
+            self._comes(self._now + between_s, key)
+        elif key in self._room:
+            self._frees(key)
+
+    def _frees(self, key: str) -> None:
+        self._room[key] += 1
+        self._come_back(key)
 
     def _come_back(self, lacked: str) -> None:
         if aside := self._aside.get(lacked):

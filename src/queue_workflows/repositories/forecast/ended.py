@@ -18,16 +18,17 @@ ENDED: Final = per_family(
     """
 WITH last AS MATERIALIZED (
     SELECT {task} AS task, queue, limit_key, claimed_by, failures, status, backoff_s, max_attempts, priority,
-        extract(epoch FROM statement_timestamp() - created_at)::float8 AS created_s,
-        extract(epoch FROM statement_timestamp() - started_at)::float8 AS began_s,
-        extract(epoch FROM statement_timestamp() - finished_at)::float8 AS ended_s
+        extract(epoch FROM transaction_timestamp() - created_at)::float8 AS created_s,
+        extract(epoch FROM transaction_timestamp() - run_at)::float8 AS ready_s,
+        extract(epoch FROM transaction_timestamp() - started_at)::float8 AS began_s,
+        extract(epoch FROM transaction_timestamp() - finished_at)::float8 AS ended_s
     FROM {source}
     WHERE finished_at >= statement_timestamp() - make_interval(secs => %(back_s)s::float8)
     ORDER BY finished_at DESC
     LIMIT %(most)s::bigint
 )
 SELECT task, limit_key, claimed_by, failures, status = 'failed', backoff_s, max_attempts, priority, created_s,
-    began_s, ended_s
+    ready_s, began_s, ended_s
 FROM last
 WHERE queue = %(queue)s::text AND claimed_by IS NOT NULL AND began_s IS NOT NULL
 ORDER BY ended_s
@@ -37,7 +38,7 @@ ORDER BY ended_s
 
 
 class EndedRow(NamedTuple):
-    """A job that is over, with when it was enqueued, last begun and ended, in seconds ago."""
+    """A job that is over, with when it was enqueued, claimable, last begun and over, in seconds ago."""
 
     task: str
     limit_key: str | None
@@ -48,6 +49,7 @@ class EndedRow(NamedTuple):
     max_attempts: int
     priority: int
     created_s: float
+    ready_s: float
     began_s: float
     ended_s: float
 

@@ -53,7 +53,7 @@ LIMIT %(limit)s::bigint
 )
 # soonest: of all queues, to the bound; on the queue those that only wait for their time.
 LATER: Final = per_family("""
-SELECT id, priority, limit_key, host_lock, extract(epoch FROM run_at - statement_timestamp())::float8
+SELECT id, priority, limit_key, host_lock, extract(epoch FROM run_at - transaction_timestamp())::float8
 FROM (
     SELECT id, priority, queue, limit_key, host_lock, hold_reason, run_at FROM {table}
     WHERE status = 'scheduled' ORDER BY run_at LIMIT %(limit)s::bigint
@@ -64,8 +64,8 @@ ORDER BY run_at
 # What a job is an instance of, and how long ago it was enqueued and begun.
 FACTS: Final = per_family(
     """
-SELECT id, {task}, extract(epoch FROM statement_timestamp() - created_at)::float8,
-    extract(epoch FROM statement_timestamp() - started_at)::float8
+SELECT id, {task}, extract(epoch FROM transaction_timestamp() - created_at)::float8,
+    extract(epoch FROM transaction_timestamp() - started_at)::float8
 FROM {table} WHERE id = ANY (%(ids)s::bigint[])
 """,
     task=TASK,

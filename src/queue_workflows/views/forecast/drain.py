@@ -91,7 +91,8 @@ def queue_forecast(now: QueueNow, changes: Changes | None = None) -> QueueForeca
 
 
 def _drain(now: QueueNow, changes: Changes) -> Drain:
-    fleet, load, history = fleet_of(now, changes), load_of(now, changes), history_of(now)
+    fleet, history = fleet_of(now, changes), history_of(now)
+    load = load_of(now, history, changes)
     slots = sum(fleet.slots.values())
     if not load.waiting and not load.running:
         return Drain(fleet.workers, slots, _NOTHING, None)

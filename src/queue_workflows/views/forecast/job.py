@@ -50,10 +50,16 @@ def job_forecast(
         stale_s=stale_s,
         looked_at=_BRIEF_LOOKED_AT if brief else LOOKED_AT,
     )
-    played = _BRIEF_PLAYED if brief else ROWS_PLAYED
-    if job.status == JobStatus.RUNNING:
+    return forecast_of(now, there, rows_played=_BRIEF_PLAYED if brief else ROWS_PLAYED)
+
+
+def forecast_of(now: QueueNow, there: Circumstances, *, rows_played: int = ROWS_PLAYED) -> JobForecast:
+    """A job's start and end, from its queue as it was read."""
+    if (why := _out_of_line(there)) is not None:
+        return JobForecast(no_guess=why)
+    if there.job.status == JobStatus.RUNNING:
         return _of_running(now, there)
-    return _of_waiting(now, there, rows_played=played)
+    return _of_waiting(now, there, rows_played=rows_played)
 
 
 def json_of(found: JobForecast | None) -> dict[str, Any] | None:
@@ -88,7 +94,7 @@ def _out_of_line(there: Circumstances) -> NoGuess | None:
 
 def _of_running(now: QueueNow, there: Circumstances) -> JobForecast:
     history, own = history_of(now), _name(there)
-    row = next((one for one in load_of(now).running if one.name == own), None)
+    row = next((one for one in load_of(now, history).running if one.name == own), None)
     if row is None:
         return JobForecast(no_guess=NoGuess("no_worker", "no live worker is known to be at it"))
     if (why := worth.of_task(history, row.task)) is not None:
@@ -102,7 +108,8 @@ def _of_running(now: QueueNow, there: Circumstances) -> JobForecast:
 
 
 def _of_waiting(now: QueueNow, there: Circumstances, *, rows_played: int) -> JobForecast:
-    history, whole, own = history_of(now), load_of(now), _name(there)
+    history, own = history_of(now), _name(there)
+    whole = load_of(now, history)
     place = next((place for place, row in enumerate(whole.waiting) if row.name == own), None)
     load, row = _before(now, whole, place, there)
     why = worth.first((worth.of_work(load, history), worth.of_arrivals(load, history, row.priority)))

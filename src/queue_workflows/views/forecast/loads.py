@@ -101,7 +101,7 @@ def fleet_of(now: QueueNow, changes: Changes = NOTHING_CHANGED) -> Fleet:
     return Fleet(dict(slots), count, frozenset(stopped), frozenset(off))
 
 
-def load_of(now: QueueNow, changes: Changes = NOTHING_CHANGED) -> Load:
+def load_of(now: QueueNow, history: History, changes: Changes = NOTHING_CHANGED) -> Load:
     """What is played: the queue's work before the fleet that would be there."""
     fleet = fleet_of(now, changes)
     caps = dict(_caps(now, fleet, changes))
@@ -109,7 +109,8 @@ def load_of(now: QueueNow, changes: Changes = NOTHING_CHANGED) -> Load:
     waiting = [*given_back, *_in_order(now)]
     lowest = min((row.priority for row in waiting), default=0)
     arriving = [one for one in arrivals(now) if one.priority > lowest]
-    return Load(waiting, running, fleet.slots, caps, arriving)
+    between = {key: history.between_s(key) for key in caps}
+    return Load(waiting, running, fleet.slots, caps, arriving, between)
 
 
 def history_of(now: QueueNow) -> History:
@@ -121,6 +122,8 @@ def history_of(now: QueueNow) -> History:
             one.worker_id,
             one.began_s,
             one.ended_s,
+            one.ready_s,
+            one.created_s,
             one.failures,
             one.is_failed,
             one.backoff_s,
@@ -128,7 +131,9 @@ def history_of(now: QueueNow) -> History:
         )
         for one in now.ended
     ]
-    return History.of(ended, {one.worker_id: slots_of(one) for one in now.workers})
+    slots = {one.worker_id: slots_of(one) for one in now.workers}
+    caps = {key: used.cap for key, used in now.caps.items() if used.cap is not None}
+    return History.of(ended, slots, caps)
 
 
 def arrivals(now: QueueNow) -> list[Arriving]:
