@@ -112,7 +112,8 @@ def _of_waiting(now: QueueNow, there: Circumstances, *, rows_played: int) -> Job
     whole = load_of(now, history)
     place = next((place for place, row in enumerate(whole.waiting) if row.name == own), None)
     load, row = _before(now, whole, place, there)
-    why = worth.first((worth.of_work(load, history), worth.of_arrivals(load, history, row.priority)))
+    before = replace(load, waiting=load.waiting[:-1])
+    why = worth.first((worth.of_work(before, history), worth.of_arrivals(load, history, row.priority)))
     if why is not None and load.all_slots:
         return JobForecast(no_guess=why)
     told = foretell(load, history, rows_played=rows_played)
