@@ -160,6 +160,7 @@ def test_no_more_is_read_than_is_wanted(conn: psycopg.Connection, family: str, m
         (ended.ENDED, {"queue": "fetch", "most": 200, "back_s": 7e5}, "finished", 200),
         (queue_now.LANES, {"queue": "fetch", "limit": 50}, "hold", 10),
         (queue_now.LATER, {"queue": "fetch", "limit": 50}, "due", 10),
+        (queue_now.OF_KEY, {"key": "host:x", "limit": 50}, "keyed", 10),
     ):
         plan = explain(conn, mode, sql[family], params)
         table = "ingest_jobs" if family == "ingest" else "workflow_node_jobs"

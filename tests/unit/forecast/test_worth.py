@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from queue_workflows.engine.forecast import worth
-from queue_workflows.engine.forecast.history import ENOUGH, Ended, History
+from queue_workflows.engine.forecast.history import BETWEEN_S, ENOUGH, Ended, History
 from queue_workflows.engine.forecast.plays import Span
 from queue_workflows.engine.forecast.replay import Arriving, Load, Waiting
 
@@ -29,14 +29,32 @@ def test_a_key_has_durations_of_its_own_where_enough_are_known() -> None:
     assert drawn.rest_s("task", "quick", 70.0) == 70.0
 
 
-def test_what_waited_in_its_worker_is_taken_off() -> None:
-    """Up to a quarter of a second: a worker is at no more jobs than it has slots."""
-    claimed_together = [Ended("task", None, "w", 2.0, 2.0 - 0.02 * n) for n in range(1, 101)]
-    history = History.of(claimed_together, {"w": 1})
-    assert history.mean_s("task") == pytest.approx(1.01 - 0.25, abs=0.02)
-    quick = [Ended("task", None, "w", 2.0, 2.0 - 0.002 * n) for n in range(1, 101)]
-    assert History.of(quick, {"w": 1}).mean_s("task") == pytest.approx(0.002, abs=0.0005)
-    assert History.of(quick).mean_s("task") == pytest.approx(0.101, abs=0.001)
+def test_a_duration_is_how_long_a_slot_is_taken() -> None:
+    """While others waited each slot was in use, so up to a quarter of a second is taken off a job or added."""
+    last = Ended("other", None, "w", 0.0, 0.0, ready_s=60.0)
+
+    def mean_s(*rows: tuple[float, float], slots: int = 1) -> float:
+        """Of jobs that began and ended so many seconds ago, while others waited."""
+        ended = [last, *(Ended("task", None, "w", *row, ready_s=60.0) for row in rows)]
+        history = History.of(ended, {"w": slots})
+        return sum(history.drawn(Random(n)).trial("task", None).took_s for n in range(2000)) / 2000
+
+    batches = [
+        (0.2 * batch, 0.2 * batch - 0.002 * number) for batch in range(1, 6) for number in range(1, 101)
+    ]
+    assert mean_s(*batches) == pytest.approx(0.002, rel=0.1)
+    slow = [(2.0 * number, 2.0 * number - 1.9) for number in range(1, 31)]
+    assert mean_s(*slow) == pytest.approx(2.0, rel=0.02)
+    assert mean_s(*slow, slots=9) == pytest.approx(1.9 + 0.25, rel=0.02)
+    assert History.of([Ended("task", None, "w", 2.0, 1.0)]).mean_s("task") == 1.0
+
+
+def test_a_slot_of_a_key_is_nobodys_between_two_jobs() -> None:
+    """For as long as it was so while jobs of the key waited."""
+    rows = [Ended("task", "k", "w", 1.1 * number + 1.0, 1.1 * number, created_s=60.0) for number in range(30)]
+    history = History.of(rows, caps={"k": 1})
+    assert history.between_s("k") == pytest.approx(0.1, rel=0.1)
+    assert history.between_s("other") == BETWEEN_S
 
 
 def test_when_a_guess_is_worth_nothing() -> None:

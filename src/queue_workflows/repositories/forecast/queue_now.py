@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 from queue_workflows.repositories.forecast.ended import LOOKED_AT, TASK, EndedRepository, EndedRow
 from queue_workflows.repositories.limits.in_force import CAP
+from queue_workflows.repositories.limits.lane_turns import IN_FRONT
 from queue_workflows.repositories.limits.lanes import IN_LANE
 from queue_workflows.repositories.reports.next_jobs import NextJobsRepository, QueuedJob, family_of
 from queue_workflows.repositories.reports.queue_depth import QueueDepthRepository
 from queue_workflows.repositories.sql.arrays import id_array, texts
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import Family, per_family
+from queue_workflows.repositories.sql.families import FAMILIES, Family, per_family
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.jobs_at_work import AtWorkRepository, JobAtWork
 from queue_workflows.repositories.workers.obedience import Standing
@@ -61,6 +62,19 @@ FROM (
 WHERE queue = %(queue)s::text AND hold_reason IS NULL
 ORDER BY run_at
 """)
+# The queues on which jobs of a key wait, in front or in a lane.
+OF_KEY: Final = per_family(
+    """
+SELECT DISTINCT queue FROM (
+    (SELECT queue FROM {table} WHERE {in_front} AND limit_key = %(key)s::text LIMIT %(limit)s::bigint)
+    UNION ALL
+    (SELECT queue FROM {table} WHERE {in_lane} AND hold_key = %(key)s::text LIMIT %(limit)s::bigint)
+) AS waiting
+ORDER BY queue
+""",
+    in_front=IN_FRONT,
+    in_lane=IN_LANE,
+)
 # What a job is an instance of, and how long ago it was enqueued and begun.
 FACTS: Final = per_family(
     """
@@ -177,6 +191,16 @@ class QueueNowRepository:
             workers=live,
             ended=EndedRepository(self._conn).last(family, queue, most=looked_at),
         )
+
+    def queues_of(self, key: str, *, most: int) -> list[str]:
+        """The queues on which jobs of a key wait, by the first `most` of each kind."""
+        params = {"key": key, "limit": most}
+        found = {
+            queue
+            for family in FAMILIES
+            for (queue,) in Statements(self._conn, family.table).rows(OF_KEY[family.name], params)
+        }
+        return sorted(found)
 
     def _facts(self, family: Family, ids: Sequence[int]) -> dict[int, JobFacts]:
         if not ids:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.engine.forecast import worth
-from queue_workflows.engine.forecast.plays import NO_WORKER, Foretold, NoGuess, Span, foretell
+from queue_workflows.engine.forecast.plays import NO_WORKER, ROWS_PLAYED, Foretold, NoGuess, Span, foretell
 from queue_workflows.engine.forecast.replay import Load
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.forecast.queue_now import QueueNow, QueueNowRepository
@@ -19,6 +19,11 @@ from queue_workflows.views.forecast.loads import NOTHING_CHANGED, arrivals, flee
 
 # So many waiting jobs are played; of more the time is that of these, as many times as there are more.
 MOST: Final = 2_000
+# In brief, as a page has it: jobs that are read, rows that are played, ended jobs that are looked at, queues.
+BRIEF_MOST: Final = 300
+BRIEF_PLAYED: Final = 6_000
+BRIEF_LOOKED_AT: Final = 1_000
+_BRIEF_QUEUES: Final = 2
 # Queues that are looked at where none is named.
 QUEUES: Final = 20
 _NOTHING: Final = Span(0.0, 0.0, 0.0)
@@ -76,7 +81,9 @@ class WhatIf:
     queues: Sequence[QueueForecast]
 
 
-def queue_forecast(now: QueueNow, changes: Changes | None = None) -> QueueForecast:
+def queue_forecast(
+    now: QueueNow, changes: Changes | None = None, *, rows_played: int = ROWS_PLAYED
+) -> QueueForecast:
     """A queue as it was read, without changes and with them."""
     played = len(now.line) + len(now.lane) + len(now.later)
     return QueueForecast(
@@ -85,12 +92,12 @@ def queue_forecast(now: QueueNow, changes: Changes | None = None) -> QueueForeca
         running=len(now.at_work),
         played=played,
         arriving_per_s=sum(one.per_s for one in arrivals(now)),
-        now=_drain(now, NOTHING_CHANGED),
-        then=None if changes is None else _drain(now, changes),
+        now=_drain(now, NOTHING_CHANGED, rows_played),
+        then=None if changes is None else _drain(now, changes, rows_played),
     )
 
 
-def _drain(now: QueueNow, changes: Changes) -> Drain:
+def _drain(now: QueueNow, changes: Changes, rows_played: int) -> Drain:
     fleet, history = fleet_of(now, changes), history_of(now)
     load = load_of(now, history, changes)
     slots = sum(fleet.slots.values())
@@ -101,7 +108,7 @@ def _drain(now: QueueNow, changes: Changes) -> Drain:
     lowest = min((row.priority for row in load.waiting), default=0)
     if why := worth.first((worth.of_work(load, history), worth.of_arrivals(load, history, lowest))):
         return Drain(fleet.workers, slots, None, why)
-    told = foretell(load, history)
+    told = foretell(load, history, rows_played=rows_played)
     never = _never(load, told)
     span = told.drain
     if span is None:
@@ -124,11 +131,23 @@ def _never(load: Load, told: Foretold) -> list[NeverRuns]:
     ]
 
 
-def read_queue(
-    connection: psycopg.Connection[Any], queue: str, *, stale_s: float, most: int = MOST
-) -> QueueNow:
+def read_queue(connection: psycopg.Connection[Any], queue: str, *, stale_s: float) -> QueueNow:
     """A queue as a forecast needs it; read within one snapshot, so that its parts fit together."""
-    return QueueNowRepository(connection).read(queue, most=most, stale_s=stale_s)
+    return QueueNowRepository(connection).read(queue, most=MOST, stale_s=stale_s)
+
+
+def brief_forecasts(
+    connection: psycopg.Connection[Any], changes: Changes, *, stale_s: float
+) -> list[QueueForecast]:
+    """What changes would do to the queues that they are about, as a page has it, from less; few of these."""
+    reader = QueueNowRepository(connection)
+    of_keys = [queue for key in changes.caps for queue in reader.queues_of(key, most=BRIEF_MOST)]
+    queues = list(dict.fromkeys((*changes.queues, *of_keys)))[:_BRIEF_QUEUES]
+    read = [
+        reader.read(queue, most=BRIEF_MOST, stale_s=stale_s, looked_at=BRIEF_LOOKED_AT) for queue in queues
+    ]
+    found = [queue_forecast(one, changes, rows_played=BRIEF_PLAYED) for one in read]
+    return [one for one in found if one.waiting]
 
 
 def read_what_if(

@@ -17,13 +17,15 @@ from queue_workflows.repositories.forecast.ended import LOOKED_AT
 from queue_workflows.repositories.forecast.queue_now import QueueNow, QueueNowRepository
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.states import JOB_TERMINAL, JobStatus
-from queue_workflows.views.forecast.drain import MOST, json_of_no_guess, json_of_span
+from queue_workflows.views.forecast.drain import (
+    BRIEF_LOOKED_AT,
+    BRIEF_MOST,
+    BRIEF_PLAYED,
+    MOST,
+    json_of_no_guess,
+    json_of_span,
+)
 from queue_workflows.views.forecast.loads import arrivals, history_of, load_of
-
-# In brief, as a page has it: jobs that are read, rows that are played, and ended jobs that are looked at.
-_BRIEF_MOST: Final = 300
-_BRIEF_PLAYED: Final = 6_000
-_BRIEF_LOOKED_AT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,11 @@ def job_forecast(
         return JobForecast(no_guess=why)
     now = QueueNowRepository(connection).read(
         job.queue,
-        most=_BRIEF_MOST if brief else MOST,
+        most=BRIEF_MOST if brief else MOST,
         stale_s=stale_s,
-        looked_at=_BRIEF_LOOKED_AT if brief else LOOKED_AT,
+        looked_at=BRIEF_LOOKED_AT if brief else LOOKED_AT,
     )
-    return forecast_of(now, there, rows_played=_BRIEF_PLAYED if brief else ROWS_PLAYED)
+    return forecast_of(now, there, rows_played=BRIEF_PLAYED if brief else ROWS_PLAYED)
 
 
 def forecast_of(now: QueueNow, there: Circumstances, *, rows_played: int = ROWS_PLAYED) -> JobForecast:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_high
+from statistics import median, median_high
 from typing import Final, Protocol
 
 from queue_workflows.config import HOOKS_QUEUE
@@ -23,9 +23,9 @@ from queue_workflows.states import DesiredState
 from queue_workflows.views.forecast.changes import Changes
 
 NOTHING_CHANGED: Final = Changes()
-# What came in is counted for so long, in so many parts, of which the middle one tells the pace.
-_ARRIVED_WITHIN_S: Final = 300.0
-_PARTS: Final = 10
+# What came in is counted for so long each, in so many parts, of which the middle one tells the pace.
+_SPANS_S: Final = (15.0, 60.0, 300.0)
+_PARTS: Final = 5
 # Before all others: what a worker has claimed and not begun.
 _FIRST: Final = 10
 # After all others: what a worker died at.
@@ -137,22 +137,27 @@ def history_of(now: QueueNow) -> History:
 
 
 def arrivals(now: QueueNow) -> list[Arriving]:
-    """What comes in, by task and priority: the middle of what came in each half minute of the last five.
+    """What comes in, by task and priority, at the quickest pace that one of some spans of time shows.
 
-    A burst is no pace: what comes once is in one of the parts, and the middle one has none of it.
+    A burst is no pace: it is in one part of a span, and the middle one of the parts has none of it.
     """
-    seen: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0] * _PARTS)
+    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
     for task, priority, created_s in _created(now):
-        part = int(created_s / _ARRIVED_WITHIN_S * _PARTS)
-        if 0 <= part < _PARTS:
-            seen[task, priority][part] += 1
-    found = []
-    for (task, priority), parts in sorted(seen.items()):
-        if middle := median_high(parts):
-            found.append(
-                Arriving(task, priority, min(middle, sum(parts) / _PARTS) * _PARTS / _ARRIVED_WITHIN_S)
-            )
-    return found
+        seen[task, priority].append(created_s)
+    found = [
+        Arriving(task, priority, max(_pace(ages, span_s) for span_s in _SPANS_S))
+        for (task, priority), ages in sorted(seen.items())
+    ]
+    return [one for one in found if one.per_s > 0]
+
+
+def _pace(ages_s: Sequence[float], span_s: float) -> float:
+    """How many came in a second, of the last so many: by the middle of its parts, but no more than by all."""
+    parts = [0] * _PARTS
+    for age_s in ages_s:
+        if 0 <= age_s < span_s:
+            parts[int(age_s / span_s * _PARTS)] += 1
+    return min(median(parts) * _PARTS, sum(parts)) / span_s
 
 
 def _created(now: QueueNow) -> Iterator[tuple[str, int, float]]:
