@@ -30,7 +30,7 @@ def test_a_key_has_durations_of_its_own_where_enough_are_known() -> None:
 
 
 def test_a_duration_is_how_long_a_slot_is_taken() -> None:
-    """While others waited each slot was in use, so up to a quarter of a second is taken off a job or added."""
+    """While others waited each slot was in use: up to a quarter of a second is taken off, or added."""
     last = Ended("other", None, "w", 0.0, 0.0, ready_s=60.0)
 
     def mean_s(*rows: tuple[float, float], slots: int = 1) -> float:
