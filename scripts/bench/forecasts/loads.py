@@ -32,35 +32,35 @@ class Shape:
 
 def _steady(chance: Random, count: int) -> Iterator[Job]:
     for _ in range(count):
-        yield Job("quick", chance.uniform(0.05, 0.15))
+        yield Job("quick", chance.uniform(0.2, 0.6))
 
 
 def _burst(chance: Random, count: int) -> Iterator[Job]:
     for _ in range(count):
-        yield Job("quick", chance.lognormvariate(-2.6, 0.7))
+        yield Job("quick", chance.lognormvariate(-1.2, 0.7))
 
 
 def _mixed(chance: Random, count: int) -> Iterator[Job]:
     """One slow job to four quick ones, the slow ones at the end of each half."""
     for number in range(count):
         is_slow = number * 2 % count > count * 0.6
-        yield Job("slow", chance.uniform(0.15, 0.35)) if is_slow else Job("quick", chance.uniform(0.02, 0.08))
+        yield Job("slow", chance.uniform(0.6, 1.4)) if is_slow else Job("quick", chance.uniform(0.1, 0.3))
 
 
 def _keyed(chance: Random, count: int) -> Iterator[Job]:
     """A third with a key of which only some run at once, so that its jobs are the last."""
     for number in range(count):
-        yield Job("quick", chance.uniform(0.05, 0.15), KEY if number % 3 == 0 else None)
+        yield Job("quick", chance.uniform(0.2, 0.6), KEY if number % 3 == 0 else None)
 
 
 def _heavy(chance: Random, count: int) -> Iterator[Job]:
-    """Most are short, and some are twenty times as long."""
+    """Most are short, and some are thirty times as long."""
     for _ in range(count):
-        yield Job("quick", min(2.0, 0.04 * chance.paretovariate(1.3)))
+        yield Job("quick", min(5.0, 0.15 * chance.paretovariate(1.3)))
 
 
 SHAPES: Final[Mapping[str, Shape]] = {
-    "steady": Shape(_steady, urgent_per_s=8.0),
+    "steady": Shape(_steady, urgent_per_s=3.0),
     "burst": Shape(_burst),
     "mixed": Shape(_mixed),
     "keyed": Shape(_keyed),

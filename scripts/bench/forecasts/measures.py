@@ -14,8 +14,8 @@ from bench.harness.measuring import Bench, Measure
 from bench.harness.reporting import Amount
 
 AMOUNTS: Final[Mapping[str, Amount]] = {
-    "rounds": (5, 1, "loads of each shape"),
-    "jobs": (600, 240, "jobs of each load"),
+    "rounds": (4, 1, "loads of each shape"),
+    "jobs": (300, 120, "jobs of each load"),
 }
 # Eight of ten should be held; of few answers, which depend on each other, some less may be.
 _HELD: Final = 0.8

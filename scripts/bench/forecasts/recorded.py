@@ -130,7 +130,7 @@ class _Urgent:
         """Enqueue those of which it is time."""
         while self._per_s and time.monotonic() >= self._next:
             self._next += self._chance.expovariate(self._per_s)
-            enqueue(self._connection, iter([Job("quick", self._chance.uniform(0.05, 0.15), priority=7)]))
+            enqueue(self._connection, iter([Job("quick", self._chance.uniform(0.2, 0.6), priority=7)]))
 
 
 def _wait_until(connection: psycopg.Connection[Any], still_open: int, urgent: _Urgent | None = None) -> None:
