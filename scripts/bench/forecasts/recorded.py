@@ -90,9 +90,9 @@ def record(bench: Bench, shape: Shape, *, seed: int, jobs: int) -> list[Answer]:
             )
         until(lambda: said(connection, LISTENERS))
         enqueue(connection, shape.jobs(chance, jobs // 2))
-        _wait_until(connection, 0)
-        enqueue(connection, shape.jobs(chance, jobs))
         urgent = _Urgent(connection, shape.urgent_per_s, chance)
+        _wait_until(connection, 0, urgent)
+        enqueue(connection, shape.jobs(chance, jobs))
         asked = []
         for done in ASKED_AT:
             _wait_until(connection, round(jobs * (1 - done)), urgent)
