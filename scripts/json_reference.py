@@ -68,6 +68,7 @@ VIEWS: Final = {
     "run workflows": "workflows:json_of_workflows",
     "schedule list": "schedules.listing:json_of",
     "schedule preview": "schedules.preview:json_of",
+    "what-if": "forecast.drain:json_of",
     "workers drain": "workers.drain:json_of",
     "workers host": "hosts.host:json_of",
     "workers list": "workers.listing:json_of",

@@ -71,6 +71,9 @@ ENTRIES: Final = {
     "explain": Entry(
         "queue_workflows.cli.jobs.explain:explain", "Say why a job does not run, or how it ended."
     ),
+    "what-if": Entry(
+        "queue_workflows.cli.queues.what_if:what_if", "Say when waiting work is done, also by another fleet."
+    ),
     "hw": Entry("queue_workflows.cli.operations.hw:hw", "Show what the machines and their GPUs are at."),
     "models": Entry(
         "queue_workflows.cli.operations.models:models", "Show which models are loaded, and what wants them."

@@ -14,12 +14,15 @@ from support.rows.jobs import Jobs
 from support.servers import pgbouncer
 from support.suite.missing import missing
 
+from queue_workflows.engine.forecast.plays import Span
 from queue_workflows.repositories import NewIngestJob, enqueue_many
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
 
 from bench import peers  # noqa: E402
+from bench.forecasts.measures import figures as scores  # noqa: E402
+from bench.forecasts.recorded import Answer  # noqa: E402
 from bench.harness.figures import Figure, table  # noqa: E402
 from bench.hook_scripts.suite import _is_complete  # noqa: E402
 from bench.kills.accounts import account, watch_ends  # noqa: E402
@@ -164,6 +167,32 @@ def test_a_quick_look(qwf_dsn: str, script: str, names: tuple[str, ...]) -> None
     figures = json.loads(ran.stdout)["figures"]
     assert {figure["measure"] for figure in figures} == set(names)
     assert all(figure["value"] > 0 or figure["measure"] == "fairness" for figure in figures)
+
+
+def test_a_range_that_missed_counts_against_it() -> None:
+    """What was not foretold does not, but how much that was is said."""
+    held, missed = Span(1.0, 2.0, 3.0), Span(4.0, 6.0, 8.0)
+    answers = [Answer("drain", held, 2.5), Answer("start", missed, 3.0), Answer("end", None, 1.0)]
+    found = [(one.what, one.value, one.met) for one in scores("burst", answers)]
+    assert found == [
+        ("ranges that held it, 2 of 3 answers", 50.0, False),
+        ("median error of the drain", pytest.approx(20.0), True),
+        ("median error of the start", pytest.approx(100.0), None),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_forecasts_are_scored_by_what_happened(qwf_dsn: str) -> None:
+    """Real workers work a load off; how right it was depends on the machine, so nothing is asked of it."""
+    ran = run("forecast.py", "--quick", "--json", "--only", "burst", "--dsn", qwf_dsn)
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)["figures"]
+    assert [one["what"].partition(",")[0] for one in figures][:2] == [
+        "ranges that held it",
+        "median error of the drain",
+    ]
+    assert 0 <= figures[0]["value"] <= 100
 
 
 @pytest.mark.slow

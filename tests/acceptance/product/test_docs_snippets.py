@@ -148,6 +148,7 @@ EXEMPT_PAGES = [
     "docs/how-to/frameworks/django.md",
     "docs/how-to/frameworks/fastapi.md",
     "docs/how-to/frameworks/flask.md",
+    "docs/how-to/operating/forecasts.md",
     "docs/how-to/run-chaos.md",
     "docs/how-to/run-gpu-workers.md",
     "docs/how-to/run-hooks.md",

@@ -96,7 +96,7 @@ def test_a_job_is_what_its_commands_print(conn: psycopg.Connection, printed: Cal
     settings = effective_settings()
     known = Knowledge(settings.stale_heartbeat_s, settings.poll_s)
     with at_one_moment(conn):
-        told = explain.explained_job(conn, NODE, waiting, known)
+        told = explain.explained_job(conn, NODE, waiting, known, foretells=True)
     assert printed(explain.command_of(told.name)) == as_read(explain.json_of(told))
     assert (job.command_of("node:7"), explain.command_of("node:7")) == (
         "qwf job show node:7",

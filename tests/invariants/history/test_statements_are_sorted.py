@@ -38,6 +38,7 @@ NOT_OVER = {
     "durable/waits": {"WAIT", "WAKE"},
     "explain/explain_job": {"AHEAD", "AT_WORK", "JUDGED", "SUSPECTS_AHEAD"},
     "explain/explain_run_jobs": {"HOLDERS_OF_EACH"},
+    "forecast/queue_now": {"FACTS", "LANES", "LATER", "OF_KEY"},
     "limits/lane_turns": {"ADVANCE"},
     "limits/lanes": {"ADMIT", "LANES", "MOVE_OTHERS", "MOVE_SURPLUS"},
     "limits/overview": {"BEFORE_IN_LANE", "_JUMPS", "_WAITING"},
@@ -74,6 +75,7 @@ LATELY_OR_FAILED = {
 # The view over both, or the table with a look at the view for what it lacks.
 READS_BOTH = {
     "demo/films": {"IS_OF_OTHERS"},
+    "forecast/ended": {"ENDED"},
     "jobs/ingest": {"COUNTS", "FETCH", "FETCH_ANYWHERE"},
     "jobs/picked": {"PICKED_INGEST"},
     "reports/drain_progress": {"OUTCOMES"},

@@ -15,6 +15,7 @@ from queue_workflows.engine.explain.history import length, moment
 from queue_workflows.engine.explain.job import Knowledge
 from queue_workflows.engine.explain.time_spent import Past, said_of_part, sentence_of
 from queue_workflows.engine.explain.wait_bar import A_LOOK
+from queue_workflows.views.forecast.lines import lines_of_job
 from queue_workflows.views.jobs.explain import explained_job, json_of
 from queue_workflows.views.runs.explain import explained_run
 from queue_workflows.views.runs.explain import json_of as run_json
@@ -32,7 +33,9 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
     """Say why a job or run does not go on, what it is at, or how it ended.
 
     JOB is ingest:7, node:7, or 7 where only one of them exists; RUN is a run's id, or enough of its
-    beginning. With NODE it is about that node of the run. Changes nothing.
+    beginning. With NODE it is about that node of the run. Of a job that waits or runs it says when it will
+    start and end, by how long jobs took that ended lately, where such a guess is worth anything. Changes
+    nothing.
     """
     past: Past | None = None
     settings = effective_settings()
@@ -43,6 +46,7 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
             schema_refusal(invocation),
             0.0 if settings.affinity_max_wait_s == 0 else settings.affinity_yield_s,
         )
+        expected: tuple[str, ...] = ()
         with at_one_moment(connection):
             if may_be_run(what) and as_past:
                 raise click.UsageError("--past goes with a JOB: `qwf run timeline RUN` shows a run's")
@@ -51,8 +55,9 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
                 told, answer = run.told, run_json(run)
             elif node is None:
                 family, job_id = job_named(connection, what)
-                job = explained_job(connection, family, job_id, known)
+                job = explained_job(connection, family, job_id, known, foretells=True)
                 told, answer, past = job.explanation, json_of(job), job.past
+                expected = () if job.forecast is None else tuple(lines_of_job(job.forecast))
             else:
                 raise click.UsageError("a NODE goes with a run: qwf explain RUN NODE")
     if as_json:
@@ -68,6 +73,8 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
         for part in past.parts:
             lasted = length((part.end - part.start).total_seconds())
             click.echo(f"  {moment(part.start)}  {lasted:>10}  {on_one_line(said_of_part(part))}")
+    for line in expected:
+        click.echo(on_one_line(line))
     click.echo("history:")
     for event in told.history:
         click.echo(f"  {moment(event.at)}  {on_one_line(event.text)}")

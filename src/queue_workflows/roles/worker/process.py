@@ -228,6 +228,7 @@ def _work(
             is_barred=_bar_of(loop, identity),
             declare=LimitDeclaring.of(settings, options.app).keep,
             agent=_agent_of(identity),
+            slots=options.concurrency,
         )
         guardians.append(guardian)
         side_connection = SideConnection(

@@ -14,6 +14,8 @@ from queue_workflows.engine.explain.time_spent import json_of as past_json
 from queue_workflows.errors import UnknownJob
 from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.sql.families import Family
+from queue_workflows.views.forecast.job import JobForecast, job_forecast
+from queue_workflows.views.forecast.job import json_of as forecast_json
 from queue_workflows.views.jobs.names import name_of
 
 
@@ -25,6 +27,7 @@ class ExplainedJob:
     there: Circumstances
     explanation: Explanation
     past: Past
+    forecast: JobForecast | None = None
 
 
 def explained_job(
@@ -34,24 +37,29 @@ def explained_job(
     known: Knowledge,
     *,
     brief: bool = False,
+    foretells: bool = False,
 ) -> ExplainedJob:
     """The explanation of a job, or `UnknownJob`; read within one snapshot, so that its parts fit together.
 
-    In brief the jobs that come before it are counted to a thousand.
+    In brief the jobs that come before it are counted to a thousand. Where it `foretells`, the job's start and
+    end are reckoned too.
     """
     repository = ExplainingRepository(connection, stale_s=known.stale_s)
     there = repository.circumstances(family, job_id, brief=brief)
     if there is None:
         raise UnknownJob(name_of(family, job_id))
     past = past_of(connection, there)
-    return ExplainedJob(name_of(family, job_id), there, explain(there, known), past)
+    forecast = None
+    if foretells:
+        forecast = job_forecast(connection, there, stale_s=known.stale_s, brief=brief)
+    return ExplainedJob(name_of(family, job_id), there, explain(there, known), past, forecast)
 
 
 def json_of(job: ExplainedJob) -> dict[str, Any]:
     """What `qwf explain JOB --json` prints."""
     row = job.there.job
     told = {"job": job.name, "status": row.status, "queue": row.queue} | asdict(job.explanation)
-    return told | {"past": past_json(job.past)}
+    return told | {"past": past_json(job.past), "estimate": forecast_json(job.forecast)}
 
 
 def command_of(name: str) -> str:

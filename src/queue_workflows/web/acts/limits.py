@@ -15,6 +15,9 @@ from queue_workflows.repositories.limits.rates import RateRepository
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.settings import Settings
 from queue_workflows.settings.declared_limits import per_s_of
+from queue_workflows.views.forecast.changes import Changes
+from queue_workflows.views.forecast.drain import brief_forecasts
+from queue_workflows.views.forecast.lines import lines_of_queue
 from queue_workflows.views.limits.cap_changes import clear_cap, lines_of, said_of_clear, said_of_set, set_cap
 from queue_workflows.views.limits.rate_changes import (
     HOW,
@@ -48,7 +51,7 @@ def _cap_of(typed: str) -> int | None:
     return int(typed) if is_number and int(typed) <= check.INT_MAX else None
 
 
-def _preview_cap(connection: Connection, asked: Asked, _settings: Settings) -> Preview:
+def _preview_cap(connection: Connection, asked: Asked, settings: Settings) -> Preview:
     key, typed = asked.targets[0], asked.word("cap")
     cap, flaw = _cap_of(typed), ""
     notes: tuple[str, ...] = ()
@@ -56,7 +59,11 @@ def _preview_cap(connection: Connection, asked: Asked, _settings: Settings) -> P
         flaw = f"{typed!r:.60} is no number of jobs"
     elif cap is not None:
         try:
-            notes = tuple(lines_of(read_preview(connection, key, cap)))
+            drains = brief_forecasts(connection, Changes(caps={key: cap}), stale_s=settings.stale_heartbeat_s)
+            notes = (
+                *lines_of(read_preview(connection, key, cap)),
+                *(line for one in drains for line in lines_of_queue(one)),
+            )
         except PayloadError as refused:
             flaw = str(refused)
     hint = "0 closes it. What holds a slot keeps it, also where the cap is lowered."

@@ -16,6 +16,9 @@ from queue_workflows.settings import Settings
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
 from queue_workflows.views.filters import spans
+from queue_workflows.views.forecast.changes import Changes
+from queue_workflows.views.forecast.drain import brief_forecasts
+from queue_workflows.views.forecast.lines import lines_of_queue
 from queue_workflows.views.workers.forecast_lines import lines_of
 from queue_workflows.views.workers.what_if import read_preview
 from queue_workflows.views.workers.wishes import ask_workers, scope_of, told_of, what_else_holds
@@ -125,7 +128,15 @@ def _foretold(
     seen = read_preview(
         connection, host=host, queue=queue, desired=desired, stale_s=settings.stale_heartbeat_s
     )
-    return [*list(lines_of(seen))[1:], *what_else_holds(connection, host, queue, desired)]
+    drains = () if queue == _ANY else _drains(connection, host, queue, settings)
+    return [*list(lines_of(seen))[1:], *drains, *what_else_holds(connection, host, queue, desired)]
+
+
+def _drains(connection: psycopg.Connection[Any], host: str, queue: str, settings: Settings) -> Iterator[str]:
+    """When what waits on the queue would be done, now and without these workers."""
+    without = Changes(paused=frozenset({queue})) if host == _ANY else Changes(off=frozenset({(queue, host)}))
+    for one in brief_forecasts(connection, without, stale_s=settings.stale_heartbeat_s):
+        yield from lines_of_queue(one)
 
 
 def _not_alone(asked: Asked, host: str, queue: str) -> list[str]:

@@ -18,6 +18,7 @@ from queue_workflows.repositories.reports.job_listing import Failures
 from queue_workflows.repositories.sql.families import INGEST, Family, named_job
 from queue_workflows.states import JOB_TERMINAL, StepStatus
 from queue_workflows.views.filters.jobs import KEYS, STATUSES, job_filter, text_of
+from queue_workflows.views.forecast.lines import lines_of_job
 from queue_workflows.views.jobs import explain, failures, job, listing, steps
 from queue_workflows.views.jobs.names import name_of
 from queue_workflows.web.access.redaction import KINDS
@@ -72,15 +73,19 @@ def one_job(look: Look) -> Shown:
 
 def explained(look: Look) -> Shown:
     """The explanation alone is the answer for programs; for eyes it stands on the job's page."""
-    stored, told = _read(look)
-    return _shown(look, stored, told, explain.command_of(stored.name), explain.json_of(told))
+    stored, told = _read(look, foretells=True)
+    shown = _shown(look, stored, told, explain.command_of(stored.name), explain.json_of(told))
+    # To foretell it each second would cost more than to watch it; a reload tells it anew.
+    return replace(shown, is_live=False)
 
 
-def _read(look: Look) -> tuple[job.StoredJob, explain.ExplainedJob]:
+def _read(look: Look, *, foretells: bool = False) -> tuple[job.StoredJob, explain.ExplainedJob]:
     family, job_id = named(look.parts["job"])
     # Of a page alone in brief, as each of those that come before may lie on a page of the table of its own.
     is_brief = look.as_json is False
-    told = explain.explained_job(look.conn, family, job_id, look.knowledge(), brief=is_brief)
+    told = explain.explained_job(
+        look.conn, family, job_id, look.knowledge(), brief=is_brief, foretells=foretells
+    )
     stored = job.stored_of(told.there)
     return stored, replace(told, explanation=redacted_explanation(told.explanation, look.redaction))
 
@@ -118,6 +123,7 @@ def _shown(look: Look, stored: job.StoredJob, told: explain.ExplainedJob, comman
             "waits": {segment.kind for segment in bar},
             "waited": sentence_of(told.past.spent, is_over=is_over) if has_waited else None,
             "explanation": told.explanation,
+            "forecast": None if told.forecast is None else list(lines_of_job(told.forecast)),
             "reasons": linked(told.explanation.reasons, of, prefix=look.prefix),
             "values": values,
             "steps": _shown_steps(look, stored.steps),

@@ -140,6 +140,7 @@ class Guardian:
         is_barred: Callable[[HeldJob], bool] | None = None,
         declare: Callable[[psycopg.Connection[Any]], float] | None = None,
         agent: AgentWatch | None = None,
+        slots: int = 1,
     ) -> None:
         """The main thread waits at `listener`: it is woken there, and has its notifications read meanwhile.
 
@@ -149,7 +150,7 @@ class Guardian:
         `is_barred` is given where jobs share the process: it says whether one is kept from going on by
         another, and one that overruns is asked to stop before the others are given back for it. `declare`
         puts into force what this code says of limits, and tells in how many seconds to call it again. While
-        the worker rests, `agent` asks for it.
+        the worker rests, `agent` asks for it. Heartbeats tell how many `slots` it has for jobs.
         """
         self.identity = identity
         self.settings = settings
@@ -171,7 +172,7 @@ class Guardian:
         self.outage.cuts(self._line.cut_if_stuck)
         self._round_s = min(_LONGEST_ROUND_S, settings.renew_for(identity.queue) / 2)
         self._rng = random.Random()  # noqa: S311
-        self._telling = Telling(identity, settings, self.holdings, terms.models, terms.published)
+        self._telling = Telling(identity, settings, self.holdings, terms.models, terms.published, slots=slots)
         self._sizes = _sizes_of(terms.models)
         self._connected_at = 0.0
         self._questions: Questions | None = None

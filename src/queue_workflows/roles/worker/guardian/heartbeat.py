@@ -52,8 +52,11 @@ class Telling:
         holdings: HeldJobs,
         models: ModelCache | None = None,
         published: PublishedNames | None = None,
+        *,
+        slots: int = 1,
     ) -> None:
         self._identity = identity
+        self._slots = slots
         self._published = published
         self._told_lacked: tuple[str, ...] = ()
         self._holdings = holdings
@@ -125,6 +128,8 @@ class Telling:
                 "rss_mb": self._process.memory_info().rss >> 20,
                 "threads": self._process.num_threads(),
             }
+        if self._slots != 1:
+            load["slots"] = self._slots
         if waits := waits_of(held):
             load["waits"] = waits
         if not hears:

@@ -1,0 +1,169 @@
+"""`qwf what-if` and the estimate of `qwf explain`, on rows of a queue as workers leave them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from support.processes.commands import qwf_here
+from support.rows.jobs import Jobs
+from support.rows.plans import explain, rows_read
+
+from queue_workflows.repositories import HeartbeatRepository, LimitRepository, WorkerControlRepository
+from queue_workflows.repositories.forecast import ended, queue_now
+
+# Jobs of two seconds, by a worker that had one at a time, each enqueued long before it began.
+PAST = """
+INSERT INTO ingest_jobs (
+    task_name, queue, status, claimed_by, attempt, created_at, run_at, started_at, finished_at, limit_key
+)
+SELECT 'task', 'fetch', 'completed', 'w1', 1, now() - interval '1 h', now() - interval '1 h',
+    now() - make_interval(secs => 2 * n + 2), now() - make_interval(secs => 2 * n), NULL
+FROM generate_series(1, %(count)s) AS n
+"""
+
+
+def beat(conn: psycopg.Connection, worker_id: str = "w1", **more: Any) -> None:
+    HeartbeatRepository(conn).beat(
+        worker_id, **{"host_label": "h1", "queue": "fetch", "pid": 7, "state": "idle"} | more
+    )
+
+
+@pytest.fixture
+def there(conn: psycopg.Connection) -> Jobs:
+    """A worker with one slot on each of two hosts, a hundred jobs that ended, twenty that wait."""
+    conn.execute("DELETE FROM concurrency_limits")
+    conn.execute(PAST, {"count": 100})
+    for number in (1, 2):
+        beat(conn, f"w{number}", host_label=f"h{number}")
+    jobs = Jobs("ingest", conn)
+    jobs.enqueue(14)
+    jobs.enqueue(6, limit_key="host:x")
+    LimitRepository(conn).set("host:x", 1, actor="ann")
+    return jobs
+
+
+def asked(dsn: str, *words: str, status: int = 0) -> dict[str, Any]:
+    """The answer about the one queue there is."""
+    answer = json.loads(qwf_here("--db", dsn, "what-if", *words, "--json", status=status).stdout)
+    (queue,) = answer["queues"]
+    return dict(queue)
+
+
+def middle(drain: dict[str, Any]) -> float:
+    assert drain["drains_in"] is not None, drain
+    return float(drain["drains_in"]["p50_s"])
+
+
+def test_another_fleet_drains_at_another_time(qwf_dsn: str, there: Jobs) -> None:
+    """More workers, a raised or closed limit, a host that is off, a pause; nothing is changed by asking."""
+    before = there.rows()
+    now = asked(qwf_dsn)
+    assert (now["waiting"], now["now"]["workers"], now["now"]["slots"], now["then"]) == (20, 2, 2, None)
+    # Fourteen by two at a time, and six one after the other behind them.
+    assert 22 < middle(now["now"]) < 31
+    four = asked(qwf_dsn, "--workers", "fetch=4")
+    assert middle(four["now"]) == pytest.approx(middle(now["now"]), rel=0.2)
+    assert middle(four["then"]) < 0.85 * middle(four["now"])
+    raised = asked(qwf_dsn, "--workers", "fetch=20", "--limit", "host:*=6")
+    assert middle(raised["then"]) < 3.5
+    off = asked(qwf_dsn, "--off", "fetch@h2")
+    assert (off["then"]["workers"], middle(off["then"]) > 1.35 * middle(off["now"])) == (1, True)
+    closed = asked(qwf_dsn, "--limit", "host:x=0", status=1)["then"]
+    assert [(why["code"], why["jobs"]) for why in closed["never"]] == [("limit_closed", 6)]
+    paused = asked(qwf_dsn, "--pause", "fetch", status=1)["then"]
+    assert (paused["slots"], paused["drains_in"], paused["no_guess"]["code"]) == (0, None, "no_worker")
+    assert there.rows() == before
+
+
+def test_the_same_in_words(qwf_dsn: str, there: Jobs) -> None:
+    """A line a queue, with the range, and what never runs below."""
+    words = ("what-if", "fetch", "--workers", "fetch=4", "--limit", "host:x=0")
+    head, line, note = qwf_here("--db", qwf_dsn, *words, status=1).stdout.splitlines()
+    assert head.split() == ["QUEUE", "WAITING", "FLEET", "DRAINS", "FLEET", "THEN", "WOULD", "DRAIN"]
+    assert "fetch  20       2 workers  in about " in line
+    assert note == (
+        f"fetch, then: 6 jobs never, as ingest:{there.rows()[-6]['id']}: the limit 'host:x' has no room: its"
+        " cap is 0, or others have it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "there is no queue 'nowhere'"),
+        (["--workers", "fetch=-1"], "--workers 'fetch=-1' is not a name, `=` and a whole number"),
+        (["--limit", "8"], "--limit '8' is not a name, `=` and a whole number"),
+        (["--off", "fetch"], "--off 'fetch' is not a queue, `@` and a host, as in gpu@node3"),
+        (["--pause", "No Queue"], "No Queue"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(qwf_dsn: str, there: Jobs, words: list[str], said: str) -> None:
+    """With the status of a wrong use; a database that is away has its own."""
+    (*_, last) = qwf_here("--db", qwf_dsn, "what-if", *words, status=2).stderr.splitlines()
+    assert said in last
+    away = qwf_here("--db", "postgresql://localhost:1/x", "what-if", status=69)
+    assert len(away.stderr.splitlines()) == 1
+
+
+def test_explain_tells_when(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
+    """A start and an end with their range; or the reason why there is none."""
+    ids = [row["id"] for row in there.rows() if row["status"] == "queued"]
+
+    def estimate(job_id: int) -> dict[str, Any]:
+        said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}", "--json").stdout
+        return dict(json.loads(said)["estimate"])
+
+    first, tenth = estimate(ids[0]), estimate(ids[9])
+    assert first["starts_in"] == {"p10_s": 0, "p50_s": 0, "p90_s": 0}
+    assert 1 < first["ends_in"]["p50_s"] < 3
+    assert 6 < tenth["starts_in"]["p10_s"] < tenth["starts_in"]["p50_s"] < tenth["starts_in"]["p90_s"] < 11
+    (held,) = there.enqueue()
+    conn.execute("UPDATE ingest_jobs SET priority = 9 WHERE id = %s", [held])
+    there.repository.hold(there.one(), "unknown_task", "draw", delay_s=600)
+    assert estimate(held)["no_guess"]["code"] == "held"
+    conn.execute("UPDATE ingest_jobs SET task_name = 'rare' WHERE id = %s", [ids[0]])
+    rare = estimate(ids[0])
+    assert (rare["starts_in"] is not None, rare["ends_in"], rare["no_guess"]["code"]) == (
+        True,
+        None,
+        "unknown_task",
+    )
+    WorkerControlRepository(conn).set("*", "fetch", "pause", actor="ann")
+    assert estimate(ids[9])["no_guess"]["code"] == "no_worker"
+    text = qwf_here("--db", qwf_dsn, "explain", f"ingest:{ids[9]}").stdout
+    assert "\nno guess when it will be done: no worker of the queue claims anything\nhistory:\n" in text
+
+
+def test_what_runs_has_an_end(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
+    """By how long it runs already; none where it runs longer than any."""
+    job = there.one()
+    conn.execute("UPDATE ingest_jobs SET started_at = now() - interval '1 s' WHERE id = %s", [job.id])
+    told = json.loads(qwf_here("--db", qwf_dsn, "explain", f"ingest:{job.id}", "--json").stdout)["estimate"]
+    assert told["starts_in"] is None
+    assert 0.3 < told["ends_in"]["p50_s"] < 1.7
+    conn.execute("UPDATE ingest_jobs SET started_at = now() - interval '1 h' WHERE id = %s", [job.id])
+    told = json.loads(qwf_here("--db", qwf_dsn, "explain", f"ingest:{job.id}", "--json").stdout)["estimate"]
+    assert told["no_guess"]["code"] == "longer_than_any"
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("family", ["ingest", "node"])
+def test_no_more_is_read_than_is_wanted(conn: psycopg.Connection, family: str, mode: str) -> None:
+    """What ended last is found by the index of when, lanes by theirs, what is due by its own."""
+    if family == "ingest":
+        conn.execute(PAST, {"count": 20_000})
+        conn.execute("ANALYZE ingest_jobs")
+    for sql, params, index, most in (
+        (ended.ENDED, {"queue": "fetch", "most": 200, "back_s": 7e5}, "finished", 200),
+        (queue_now.LANES, {"queue": "fetch", "limit": 50}, "hold", 10),
+        (queue_now.LATER, {"queue": "fetch", "limit": 50}, "due", 10),
+        (queue_now.OF_KEY, {"key": "host:x", "limit": 50}, "keyed", 10),
+    ):
+        plan = explain(conn, mode, sql[family], params)
+        table = "ingest_jobs" if family == "ingest" else "workflow_node_jobs"
+        assert rows_read(plan, table) <= most
+        if family == "ingest":
+            assert f"ix_ingest_jobs_{index}" in [node.get("Index Name") for node in plan], sql[family]
