@@ -37,8 +37,9 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
     start and end, by how long jobs took that ended lately, where such a guess is worth anything. Changes
     nothing.
     """
-    past: Past | None = None
     settings = effective_settings()
+    past: Past | None = None
+    expected: tuple[str, ...] = ()
     with operators_connection(invocation) as connection:
         known = Knowledge(
             settings.stale_heartbeat_s,
@@ -46,7 +47,6 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
             schema_refusal(invocation),
             0.0 if settings.affinity_max_wait_s == 0 else settings.affinity_yield_s,
         )
-        expected: tuple[str, ...] = ()
         with at_one_moment(connection):
             if may_be_run(what) and as_past:
                 raise click.UsageError("--past goes with a JOB: `qwf run timeline RUN` shows a run's")
@@ -66,15 +66,22 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_past: boo
     click.echo(on_one_line(told.headline))
     for reason in told.reasons:
         click.echo(f"  - {on_one_line(reason.text)}")
-    if past is not None and (as_past or (past.is_over and past.spent.waited >= A_LOOK)):
-        click.echo(f"  - {on_one_line(sentence_of(past.spent, is_over=past.is_over))}")
-    if past is not None and as_past:
-        click.echo("where its time went:")
-        for part in past.parts:
-            lasted = length((part.end - part.start).total_seconds())
-            click.echo(f"  {moment(part.start)}  {lasted:>10}  {on_one_line(said_of_part(part))}")
+    if past is not None:
+        _say_past(past, in_parts=as_past)
     for line in expected:
         click.echo(on_one_line(line))
     click.echo("history:")
     for event in told.history:
         click.echo(f"  {moment(event.at)}  {on_one_line(event.text)}")
+
+
+def _say_past(past: Past, *, in_parts: bool) -> None:
+    """Where a job's time went, in a sentence, and part by part where that was asked for."""
+    if in_parts or (past.is_over and past.spent.waited >= A_LOOK):
+        click.echo(f"  - {on_one_line(sentence_of(past.spent, is_over=past.is_over))}")
+    if not in_parts:
+        return
+    click.echo("where its time went:")
+    for part in past.parts:
+        lasted = length((part.end - part.start).total_seconds())
+        click.echo(f"  {moment(part.start)}  {lasted:>10}  {on_one_line(said_of_part(part))}")
