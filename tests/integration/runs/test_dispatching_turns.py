@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from queue_workflows.engine.runs import dispatcher as dispatching
 from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.outbox import BEGUN_AT_ONCE, EVENTS_AT_ONCE
+from queue_workflows.roles.orchestrator import orchestrator as orchestrating
 from queue_workflows.roles.orchestrator.orchestrator import Orchestrator
 from queue_workflows.workflow.planning import ends_awaited
 
@@ -224,3 +226,42 @@ def test_ends_that_open_nothing_are_taken_together(
     assert work(conn, lambda _: {}) == 7
     assert own.turn() == 2
     assert own.rest_s == 0
+
+
+def test_an_orchestrator_hears_no_wake_while_a_run_rests(
+    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor has it writers notify for long, as it looks by itself; with `once` nothing is waited for."""
+    monkeypatch.setattr(ends_awaited, "LONGEST_REST_S", 360_000.0)
+    monkeypatch.setattr(ends_awaited, "_QUICKEST_END_S", 3600.0)
+    slept: list[float] = []
+    withdrawn: list[bool] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert work(conn, lambda _: {}, limit=1) == 1
+        halt.urgency = int(len(slept) == 5)
+
+    halt: Any = SimpleNamespace(urgency=0, exit_code=ExitCode.DONE)
+    listener: Any = SimpleNamespace(
+        wait=lambda _: None,
+        absorb=lambda withdraw: withdrawn.append(withdraw()),
+        is_wanted=lambda _: not withdrawn,
+    )
+    wide = [{"id": f"n{at}", "module": "m"} for at in range(8)]
+    last = {"id": "z", "module": "m", "depends_on": [node["id"] for node in wide]}
+    run_id = start(conn, {"nodes": [*wide, last]})
+    left = "SELECT parents_left FROM workflow_nodes WHERE run_id = %s AND node_id = 'z'"
+    with (
+        closing(orchestrator(conn, own := dispatcher(conn), listener, halt, [])) as role,
+        monkeypatch.context() as at,
+    ):
+        at.setattr(orchestrating, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        role.run()
+    assert slept == [orchestrating._DEAF_S] * 5
+    assert withdrawn == [True]
+    assert conn.execute(left, [run_id]).fetchone() is None
+    halt.urgency = 0
+    with closing(orchestrator(conn, own, listener, halt, [])) as role:
+        role.run(once=True)
+    assert conn.execute(left, [run_id]).fetchone() == (3,)

@@ -47,7 +47,7 @@ _BUSY_TURNS: Final = 20
 # A turn that leaves a run alone counts as so many: ends come faster than they need be heard of.
 _REST_TURNS: Final = 5
 # While a run is left alone that has news, others are looked for so often.
-_DEAF_S: Final = 0.005
+_DEAF_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _QUICKEST_END_S: Final = 0.0002
 # Of the time that all of the ends would take, so that the last of them is seldom waited for.
 _SHARE: Final = 0.7
 # A rest has so many ends in it, or there is none.
-_WORTH: Final = 3
+_WORTH: Final = 2
 _MOST_RUNS: Final = 4_096
 
 
