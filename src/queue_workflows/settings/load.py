@@ -7,6 +7,7 @@ default. A layer has a setting or has not: a value that happens to equal the def
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import tomllib
@@ -183,7 +184,7 @@ def _read_table(path: Path) -> dict[str, Given] | None:
     if not own and "qwf" not in text:
         return None
     try:
-        document = tomllib.loads(text)
+        document = _parsed(text)
     except (tomllib.TOMLDecodeError, RecursionError) as broken:
         line = re.search(r"at line (\d+)", str(broken))
         at = int(line[1]) if line else len(text.splitlines())
@@ -203,6 +204,12 @@ def _read_table(path: Path) -> dict[str, Given] | None:
             )
         found[key] = Given(value, Source(Layer.FILE, str(path)), f"{place}: {key} = {_shown(key, value)}")
     return found
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: str) -> dict[str, Any]:
+    """What a file says, which a process reads again whenever it asks for its settings."""
+    return tomllib.loads(text)
 
 
 def _line_of(text: str, key: str, own: bool) -> int:

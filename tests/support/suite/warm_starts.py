@@ -203,8 +203,11 @@ def _import_for(words: Sequence[str]) -> None:
 
 
 def _import(modules: Sequence[str]) -> None:
+    # Nothing of what is imported goes away, so there is nothing to look for meanwhile.
+    gc.disable()
     for module in modules:
         importlib.import_module(f"queue_workflows.{module}")
+    gc.enable()
     # What is there by now is shared with all children, for as long as nobody touches it.
     gc.collect()
     gc.freeze()
