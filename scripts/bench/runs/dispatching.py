@@ -24,7 +24,7 @@ STATUS: Final = "SELECT status FROM workflow_runs WHERE id = %s"
 
 def dispatching(bench: Bench) -> Sequence[Figure]:
     """Ten chains side by side, so that every batch acts on ten ends and opens ten nodes."""
-    sizes = (100, 1_000, 10_000, 100_000) if not bench.quick else (20, 100, 200, 300)
+    sizes = (100, 1_000, 10_000, 100_000) if not bench.quick else (20, 40, 60, 80)
     costs: dict[int, float] = {}
     with bench.database() as (dsn, connection):
         for size in sizes:

@@ -172,7 +172,12 @@ def test_its_command_runs_everything(image: Image, database: str) -> None:
     ("arguments", "path"),
     [
         (["worker", "--queue", "fetch", "--health", "{port}"], "/ready"),
-        (["supervisor", "--no-spare", "--worker", "fetch --concurrency 8 --health {port}"], "/ready"),
+        pytest.param(
+            ["supervisor", "--no-spare", "--worker", "fetch --concurrency 8 --health {port}"],
+            "/ready",
+            # The image's own command is a supervisor, which the test above runs on each change.
+            marks=pytest.mark.nightly,
+        ),
         (["orchestrator", "--health", "{port}"], "/ready"),
         (["scheduler", "--health", "{port}"], "/ready"),
         (["metrics", "serve", "--port", "{port}"], "/metrics"),
@@ -187,9 +192,10 @@ def test_each_role_starts_and_stops_in_order(
     port = free_port()
     given = [word.format(port=port) for word in arguments]
     with running(image, database, *given) as container:
-        # The check is a container each time, so it is asked once, when there is something to be seen.
         patiently(lambda: answers(port, path))
-        assert asked(image, port, path) == 0
+        # The check is a container each time, so it is asked once, and of /ready by the test above.
+        if path != "/ready":
+            assert asked(image, port, path) == 0
         if "fetch" in " ".join(given):
             with connected(database) as connection:
                 job = enqueue_ingest_job("look", queue="fetch", conn=connection).id

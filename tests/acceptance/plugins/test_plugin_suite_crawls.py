@@ -35,6 +35,7 @@ def test_of_four_pages_none_loses_its_document_or_a_line(suite: PluginSuite, sit
     assert 0 < most <= 3
 
 
+@pytest.mark.nightly
 def test_three_pages_of_a_crawl_have_two_browsers_at_a_time(suite: PluginSuite, site: str) -> None:
     """They are named by one page, at once, and its cap alone keeps the worker from beginning all of them."""
     suite.change("--concurrency", "10", "--max-background", "1000")
@@ -56,7 +57,10 @@ def test_three_pages_of_a_crawl_have_two_browsers_at_a_time(suite: PluginSuite, 
 
 
 def test_a_crawl_that_is_set_up_has_one_browser_for_all_its_pages(suite: PluginSuite, site: str) -> None:
-    """The suite's own setup begins it, each page has a tab in it, and it is gone after the last page."""
+    """The suite's own setup begins it, each page has a tab in it, and it is gone after the last page.
+
+    The worker would begin all three pages at once; the crawl's cap keeps it from that.
+    """
     suite.change("--concurrency", "10", "--max-background", "1000")
     isolation = {"CHROME_ISOLATION": "crawl", **FEW_HOOKS}
     wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"], "config": isolation}
@@ -76,6 +80,8 @@ def test_a_crawl_that_is_set_up_has_one_browser_for_all_its_pages(suite: PluginS
     assert {url: suite.file(run, "title/title.txt").read_text() for url, run in pages.items()} == {
         url: f"Canal {n}" for url, n in numbers.items()
     }
+    # On a busy machine pages as short as these may come one after the other.
+    assert suite.most_open(*pages.values()) in (1, 2)
     assert most == 1
     until(lambda: suite.browsers() == 0)
     assert not (suite.data / "profiles" / str(tree)).exists()

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from support.rows.jobs import Jobs
 from support.servers import pgbouncer
+from support.suite import warm_starts
 from support.suite.missing import missing
 
 from queue_workflows.engine.forecast.plays import Span
@@ -30,12 +31,13 @@ from bench.kills.accounts import account, watch_ends  # noqa: E402
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Beside no other queue, whatever is installed here."""
-    return subprocess.run(
+    return warm_starts.run(
         [sys.executable, str(SCRIPTS / "bench" / script), *arguments],
-        env=os.environ | {"BENCH_PEERS": os.devnull},
-        capture_output=True,
-        text=True,
-        check=False,
+        os.environ | {"BENCH_PEERS": os.devnull},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout_s=900,
     )
 
 

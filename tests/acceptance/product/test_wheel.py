@@ -161,9 +161,18 @@ def distributions(tmp_path_factory) -> tuple[Path, Path]:
     return source, wheel
 
 
-@pytest.fixture(scope="module", params=SUPPORTED)
+# The oldest has the oldest SQLAlchemy. The others have the newest, and are by night: CI runs the whole suite
+# on each of them, with the newest.
+each_python = pytest.mark.parametrize(
+    "installed",
+    [SUPPORTED[0], *(pytest.param(version, marks=pytest.mark.nightly) for version in SUPPORTED[1:])],
+    indirect=True,
+)
+
+
+@pytest.fixture(scope="module")
 def installed(request, distributions, tmp_path_factory) -> Installed:
-    """The wheel with its dependencies in a clean environment of each supported Python."""
+    """The wheel with its dependencies in a clean environment of a supported Python."""
     python = find_python(request.param)
     if python is None:
         pytest.skip(f"no Python {request.param} here: name one in QWF_TEST_PYTHONS")
@@ -274,6 +283,7 @@ def test_the_source_distribution_is_the_checkout(distributions):
     assert not [name for name in names if re.match(r"\.(venv|qwf|git|mypy_cache)(/|$)", name)]
 
 
+@each_python
 def test_it_runs_from_the_wheel_alone(installed):
     """The command says its version; package and chain are the environment's, nothing is the checkout's."""
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
@@ -285,8 +295,7 @@ def test_it_runs_from_the_wheel_alone(installed):
     assert checkout == "[]"
 
 
-# The oldest has the oldest SQLAlchemy, the newest has the newest; one between them is installed and starts.
-@pytest.mark.parametrize("installed", [SUPPORTED[0], SUPPORTED[-1]], indirect=True)
+@each_python
 def test_a_host_app_migrates_both_chains_and_makes_the_round_trip(installed, roles):
     """Migrator, producer, worker, reader and orchestrator do their parts as users without other rights."""
     migrator = roles.dsn("migrator")
