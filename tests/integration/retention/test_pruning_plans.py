@@ -65,6 +65,7 @@ WHERE id IN (SELECT id FROM workflow_runs WHERE finished_at > now() - interval '
 """,
 )
 PINS = ("seqscan", "bitmapscan")
+pytestmark = pytest.mark.slow
 MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 TIMES = RetentionTimes()._asdict()
 
@@ -146,7 +147,6 @@ def test_the_lag_is_read_by_index(connection, mode):
     assert rows_read(plan, *TABLES) < 1_000
 
 
-@pytest.mark.slow
 def test_what_is_read_grows_with_what_is_pruned(qwf_dsn):
     """By a process that knows how far another came; nearly no emptied row is written to an index."""
     with crowded(qwf_dsn) as connection:

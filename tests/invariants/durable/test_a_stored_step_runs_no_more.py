@@ -56,8 +56,16 @@ def check(conn: psycopg.Connection, processes: Processes, task: IngestTask, ledg
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [ten_steps, ten_steps_async], ids=["sync", "async"])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("task", "moment"),
+    [
+        *(pytest.param(ten_steps, moment, id=f"{moment}-sync") for moment in MOMENTS),
+        pytest.param(ten_steps_async, "at", id="at-async"),
+        # A few statements of it are among those of the job that is killed again and again.
+        pytest.param(ten_steps_async, "before", id="before-async", marks=pytest.mark.nightly),
+        pytest.param(ten_steps_async, "after", id="after-async", marks=pytest.mark.nightly),
+    ],
+)
 def test_at_every_statement(
     conn: psycopg.Connection, qwf_configured: str, tmp_path: Path, task: IngestTask, moment: str
 ):
