@@ -181,6 +181,7 @@ def test_a_clock_that_differs(cluster, seconds, says):
     assert abs(check.data["server_ahead_s"] + seconds) < 1
 
 
+@pytest.mark.slow
 def test_a_filling_notify_queue(admin):
     """A listener asleep in a transaction fills the queue; it is seen before it fails every enqueue."""
     if admin.info.server_version < 170000:

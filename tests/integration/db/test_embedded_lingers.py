@@ -73,6 +73,7 @@ def test_a_server_that_nobody_wants_any_more_ends_by_itself(data_dir: Path) -> N
     ends(again, data_dir)
 
 
+@pytest.mark.slow
 def test_a_last_user_that_leaves_nothing_stops_what_would_linger(data_dir: Path) -> None:
     """It joined a server of another one, and goes after that one."""
     first = User(data_dir, linger_s=LONG)

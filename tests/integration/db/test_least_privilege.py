@@ -583,6 +583,7 @@ def test_an_orchestrator_waits_for_the_migrator(qwf_new_database, qwf_role_suffi
         assert seen == [HEAD]
 
 
+@pytest.mark.slow
 def test_the_roles_work_in_a_schema_of_their_own(qwf_new_database, qwf_role_suffix):
     """Where the tables are not in `public`, the scripts need that one name changed, as the page says."""
     dsn = qwf_new_database(False)

@@ -71,17 +71,12 @@ def names(dsn: str) -> tuple[set[str], set[str]]:
 
 
 def test_each_file_has_its_own_migrated_database(tmp_path: Path) -> None:
-    """Files share nothing, tests of a file share its database, and the header says which server it was."""
-    status, output = run_pytest(tmp_path, {"test_a.py": WRITE_ONE, "test_b.py": WRITE_ONE})
-    assert status == 0, output
-    assert "4 passed" in output
-    header = output.split("platform ", 1)[1].splitlines()[1]
-    assert header.startswith("queue_workflows: PostgreSQL 18.")
-    assert header.endswith(" embedded, from the wheel (testcontainers is disabled)")
+    """Files share nothing, tests of a file share its database, and the header says which server it was.
 
-
-def test_fixtures_are_the_engines_own_connections(tmp_path: Path) -> None:
-    """Session, connection and engine reach one database, and what a test does not commit is gone after it."""
+    Session, connection and engine reach one database, and what a test does not commit is gone after it. When
+    pytest ends, its server has stopped and its directory is gone. QWF_LISTEN=off is about the application's
+    connections: the schema is migrated all the same.
+    """
     text = """
 from sqlalchemy import text
 
@@ -91,6 +86,7 @@ def test_write(qwf_session, qwf_engine, qwf_conn, qwf_dsn):
     with qwf_engine.connect() as connection:
         name = connection.execute(text("SELECT current_database()")).scalar()
     assert qwf_conn.execute("SELECT current_database()").fetchone() == (name,)
+    print("DIRECTORY", qwf_dsn.split("host=")[1].split("/pg")[0])
 
 def test_gone(qwf_conn):
     assert qwf_conn.execute("SELECT to_regclass('gone')").fetchone() == (None,)
@@ -100,8 +96,17 @@ def test_empty(qwf_new_database):
     with psycopg.connect(qwf_new_database(template=False)) as connection:
         assert connection.execute("SELECT to_regclass('ingest_jobs')").fetchone() == (None,)
 """
-    status, output = run_pytest(tmp_path, {"test_it.py": text})
+    files = {"test_a.py": WRITE_ONE, "test_b.py": WRITE_ONE, "test_it.py": text}
+    status, output = run_pytest(tmp_path, files, "-s", QWF_LISTEN="off")
     assert status == 0, output
+    assert "7 passed" in output
+    header = output.split("platform ", 1)[1].splitlines()[1]
+    assert header.startswith("queue_workflows: PostgreSQL 18.")
+    assert header.endswith(" embedded, from the wheel (testcontainers is disabled)")
+    directory = Path(output.split("DIRECTORY ")[1].split()[0])
+    assert directory.name.startswith("qwf-tests-")
+    assert not directory.exists()
+    assert processes_below(directory) == []
 
 
 def test_workers_share_one_server_and_one_template(tmp_path: Path) -> None:
@@ -115,20 +120,6 @@ def test_workers_share_one_server_and_one_template(tmp_path: Path) -> None:
     assert len({report["name"] for report in reports.values()}) == 4
     assert all(report["name"].endswith("_test") for report in reports.values())
     assert len({report["suffix"] for report in reports.values()}) == 2
-
-
-def test_a_run_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
-    """When pytest ends its server has stopped and its directory is gone."""
-    text = """
-def test_it(qwf_conn, qwf_dsn):
-    print("DIRECTORY", qwf_dsn.split("host=")[1].split("/pg")[0])
-"""
-    status, output = run_pytest(tmp_path, {"test_it.py": text}, "-s")
-    assert status == 0, output
-    directory = Path(output.split("DIRECTORY ")[1].split()[0])
-    assert directory.name.startswith("qwf-tests-")
-    assert not directory.exists()
-    assert processes_below(directory) == []
 
 
 def test_a_run_without_database_tests_costs_nothing(tmp_path: Path) -> None:
@@ -278,12 +269,6 @@ def test_it(qwf_server, qwf_dsn):
     status, output = run_pytest(tmp_path, {"test_it.py": WRITE_ONE}, QWF_TEST_DB_URL=other_server)
     assert status == 0, output
     assert not [name for name in names(superuser)[0] if name.startswith("precious_")]
-
-
-def test_the_setting_for_a_proxy_is_no_obstacle(tmp_path: Path) -> None:
-    """QWF_LISTEN=off is about the application's connections: the schema is migrated all the same."""
-    status, output = run_pytest(tmp_path, {"test_a.py": WRITE_ONE}, QWF_LISTEN="off")
-    assert status == 0, output
 
 
 @pytest.mark.parametrize("is_gone", [False, True])

@@ -65,6 +65,7 @@ WHERE id IN (SELECT id FROM workflow_runs WHERE finished_at > now() - interval '
 """,
 )
 PINS = ("seqscan", "bitmapscan")
+pytestmark = pytest.mark.slow
 MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 TIMES = RetentionTimes()._asdict()
 
@@ -90,7 +91,7 @@ def crowded(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture(scope="module")
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """For what changes nothing."""
+    """The one for all tests of the file."""
     with crowded(qwf_dsn) as connection:
         yield connection
 
@@ -146,21 +147,20 @@ def test_the_lag_is_read_by_index(connection, mode):
     assert rows_read(plan, *TABLES) < 1_000
 
 
-@pytest.mark.slow
-def test_what_is_read_grows_with_what_is_pruned(qwf_dsn):
+def test_what_is_read_grows_with_what_is_pruned(connection):
     """By a process that knows how far another came; nearly no emptied row is written to an index."""
-    with crowded(qwf_dsn) as connection:
-        connection.execute("SELECT pg_stat_reset_single_table_counters('ingest_jobs'::regclass)")
-        # Each process looks once at the runs that wait for others; the first one also at those with keys.
-        assert prune(connection, Pruning(settings())) < 5_000 * 4 + 20_000 + 4 * (2 * OLD + 300)
-        assert counts(connection) == (KEPT + OLD + YOUNG, YOUNG, 29_700)
-        ((updated, on_page),) = connection.execute(
-            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'ingest_jobs'"
-        )
-        assert (updated, on_page > 0.9 * updated) == (OLD, True)
-        for sql in MORE:
-            connection.execute(sql)
-        fresh = Pruning(settings())
-        assert prune(connection, fresh) < 5_000 * 4 + 4 * (4_000 + 300)
-        assert counts(connection) == (KEPT + OLD + YOUNG - 2_000, YOUNG - 4_000, 29_400)
-        assert prune(connection, fresh) < 10
+    # The last of the file, as it changes what the others look at.
+    connection.execute("SELECT pg_stat_reset_single_table_counters('ingest_jobs'::regclass)")
+    # Each process looks once at the runs that wait for others; the first one also at those with keys.
+    assert prune(connection, Pruning(settings())) < 5_000 * 4 + 20_000 + 4 * (2 * OLD + 300)
+    assert counts(connection) == (KEPT + OLD + YOUNG, YOUNG, 29_700)
+    ((updated, on_page),) = connection.execute(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'ingest_jobs'"
+    )
+    assert (updated, on_page > 0.9 * updated) == (OLD, True)
+    for sql in MORE:
+        connection.execute(sql)
+    fresh = Pruning(settings())
+    assert prune(connection, fresh) < 5_000 * 4 + 4 * (4_000 + 300)
+    assert counts(connection) == (KEPT + OLD + YOUNG - 2_000, YOUNG - 4_000, 29_400)
+    assert prune(connection, fresh) < 10

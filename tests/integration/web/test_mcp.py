@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from support.rows import runs as running
 from support.rows.jobs import Jobs, ending
 from support.servers.mcp_program import over_http, over_stdio, page_for_programs, refused, said
 from support.servers.web_page import served_page
+from support.suite import warm_starts
 
 from queue_workflows.cli.shared.operator import asking_user
 from queue_workflows.errors import ConfigurationError
@@ -122,7 +124,7 @@ def questions(there: There) -> list[tuple[str, dict[str, Any], list[str]]]:
 class TestQuestions:
     """Every tool answers what its command prints."""
 
-    @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.nightly)])
     def test_over_stdio(self, qwf_dsn: str, conn: psycopg.Connection, there: There, mode: str) -> None:
         """A real `qwf mcp`, in the protocol's present and its former way."""
 
@@ -478,7 +480,7 @@ class TestTheCommand:
     ) -> None:
         """Once, behind the address that signs a browser in."""
         command = [sys.executable, "-m", "queue_workflows", "--db", qwf_dsn, "web", "--port", "0", "--mcp"]
-        with subprocess.Popen(command, text=True, **PIPES) as program:
+        with warm_starts.start(command, os.environ, **PIPES) as program:
             assert program.stdout is not None
             address = program.stdout.readline().partition("?")[0].rstrip("/")
             url, name, value = program.stdout.readline().split(" ", 2)
@@ -496,7 +498,7 @@ class TestTheCommand:
         """Standard output is the protocol's, and the end of input is the end."""
         (tmp_path / "chatty.py").write_text("print('hello from the wiring')\n", encoding="utf-8")
         command = [sys.executable, "-m", "queue_workflows", "--db", qwf_dsn, "--app", "chatty", "mcp"]
-        with subprocess.Popen(command, cwd=tmp_path, text=True, **PIPES) as program:
+        with warm_starts.start(command, os.environ, cwd=tmp_path, **PIPES) as program:
             first = initialized(program)
             rest, log = program.communicate(timeout=120)
         assert first["result"]["serverInfo"]["name"] == "queue_workflows"
@@ -512,7 +514,7 @@ class TestTheCommand:
     ) -> None:
         """At once, and not with the next line."""
         command = [sys.executable, "-m", "queue_workflows", "--db", qwf_dsn, "mcp"]
-        with subprocess.Popen(command, text=True, **PIPES) as program:
+        with warm_starts.start(command, os.environ, **PIPES) as program:
             initialized(program)
             program.send_signal(number)
             assert program.wait(60) == status

@@ -33,6 +33,7 @@ def test_after_so_many_jobs_nothing_of_them_is_left(qwf_dsn, jobs):
     assert (rows[5].status, rows[5].attempt) == ("queued", 0)
 
 
+@pytest.mark.slow
 def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
     """The job that fills it ends; the next one runs in a process without it."""
     with running_worker(qwf_dsn, "--recycle-mb", "400") as worker:
@@ -47,6 +48,7 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
     assert kept(jobs, small, large, following) == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn, jobs):
     """A signal mask outlives an exec: the process that the worker becomes would hear no stop."""
     with running_worker(

@@ -78,7 +78,7 @@ def test_switched_to_and_fro_under_load(  # noqa: C901 - what each of six does
     connection: psycopg.Connection[Any], qwf_dsn: str
 ) -> None:
     """While jobs are enqueued, worked on, moved and retried, nothing is lost, and nothing is there twice."""
-    rounds = 30
+    rounds = 15
     done = threading.Event()
     made: list[int] = []
     retried: set[int] = set()

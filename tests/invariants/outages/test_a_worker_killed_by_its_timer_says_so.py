@@ -21,8 +21,6 @@ from support.stages.floor import Floor
 from queue_workflows.host.processes.pid1 import TIMER_IN_WORDS
 from queue_workflows.repositories import HeartbeatRepository
 
-pytestmark = pytest.mark.usefixtures("cold_starts")
-
 WORDS = "this process is killed by its own timer at "
 TOLD = re.compile(
     r"leases could not be renewed for \d+\.\d s: this process is killed by its own timer at 20\S+,"

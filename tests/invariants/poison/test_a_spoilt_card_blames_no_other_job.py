@@ -31,8 +31,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(made)
 
 
-@pytest.mark.parametrize("hides", [False, True], ids=["it fails", "it hides it"])
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(
+    ("concurrency", "hides"),
+    [
+        pytest.param(1, False, id="1-it fails"),
+        pytest.param(4, True, id="4-it hides it"),
+        pytest.param(1, True, id="1-it hides it", marks=pytest.mark.nightly),
+        pytest.param(4, False, id="4-it fails", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_next_job_finds_a_card_that_can_be_used(
     floor: Floor, driver: str, concurrency: int, *, hides: bool
 ) -> None:

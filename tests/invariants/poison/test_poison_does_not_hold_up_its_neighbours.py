@@ -77,8 +77,8 @@ def test_what_had_not_begun_is_no_suspect(qwf_dsn: str) -> None:
 
 @pytest.mark.slow
 def test_all_of_it_in_front(qwf_dsn: str) -> None:
-    """Forty before two hundred good ones, all as urgent: each fails alone, and the good are done first."""
-    poison, good = 40, 200
+    """Twelve before sixty good ones, all as urgent: each fails alone, and the good are done first."""
+    poison, good = 12, 60
     jobs = [poison_job(number) for number in range(poison)]
     jobs += [GOOD] * good
     with stage(qwf_dsn) as there:
@@ -111,8 +111,8 @@ def test_suspects_have_their_turn_beside_good_work_that_never_ends(qwf_dsn: str)
 
 @pytest.mark.slow
 def test_a_tenth_of_poison_is_out_of_the_way_after_its_first_crash(qwf_dsn: str) -> None:
-    """A thousand good jobs on two workers of eight, with a hundred of poison in between."""
-    good, poison = 1000, 100
+    """Three hundred good jobs on two workers of eight, with thirty of poison in between."""
+    good, poison = 300, 30
     with stage(qwf_dsn) as there:
         there.jobs.enqueue_many(mixed(good, poison, seed=1, good_s=0.05))
         there.good_done(within_s=300)

@@ -10,13 +10,25 @@ import pytest
 from support.processes.workers import running_worker, until
 from support.stages.floor import Floor
 
-pytestmark = pytest.mark.usefixtures("cold_starts")
+# Of a start afresh, which is a new interpreter.
+cold = pytest.mark.usefixtures("cold_starts")
 
 APP = {"QWF_APP": "support.tasks.spoiling_tasks", "QWF_POLL_S": "0.2"}
 REPLACED: list[dict[str, Any]] = [
     {"names": ["time.monotonic"], "by": "still"},
     {"names": ["time.monotonic"], "by": "ahead"},
     {"names": ["time.monotonic", "time.sleep", "json.dumps", "json.loads"], "by": "raises"},
+]
+# A worker of one job and one of several have one guardian and one way to the clock: by day each is met once.
+EACH = [
+    pytest.param(
+        replaced,
+        at_once,
+        id=f"{at_once}-{replaced}",
+        marks=() if (number % 2 == 0) == (at_once == "1") else pytest.mark.nightly,
+    )
+    for number, replaced in enumerate(REPLACED)
+    for at_once in ("1", "3")
 ]
 
 
@@ -42,8 +54,7 @@ def spoilt(floor: Floor, task: str, args: dict[str, Any], *options: str, then: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replaced", REPLACED, ids=str)
-@pytest.mark.parametrize("at_once", ["1", "3"])
+@pytest.mark.parametrize(("replaced", "at_once"), EACH)
 def test_clocks_and_json(floor: Floor, replaced: dict[str, Any], at_once: str) -> None:
     """The worker and its guardian use what was there before."""
     spoilt(floor, "replaces", replaced, "--concurrency", at_once)
@@ -73,6 +84,7 @@ def test_signals(floor: Floor) -> None:
     spoilt(floor, "ignores signals", {}, "--concurrency", "1")
 
 
+@cold
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", ["1", "3"])
 def test_the_working_directory(floor: Floor, tmp_path: Path, at_once: str) -> None:
@@ -81,6 +93,7 @@ def test_the_working_directory(floor: Floor, tmp_path: Path, at_once: str) -> No
     spoilt(floor, "loses its directory", place, "--concurrency", at_once, then="enqueues")
 
 
+@cold
 @pytest.mark.slow
 def test_a_worker_that_starts_afresh_after_that(floor: Floor, tmp_path: Path) -> None:
     """It starts where it began."""
@@ -142,6 +155,7 @@ def test_a_process_that_may_write_no_file(floor: Floor, tmp_path: Path, at_once:
         assert floor.jobs.row(locked)["result"]["pid"] == worker.pid
 
 
+@cold
 @pytest.mark.slow
 def test_limits_that_an_exec_hands_on(floor: Floor) -> None:
     """A worker that starts afresh has those that it began with."""
@@ -153,6 +167,7 @@ def test_limits_that_an_exec_hands_on(floor: Floor) -> None:
         assert floor.jobs.row(others[-1])["result"]["pid"] == worker.pid
 
 
+@cold
 @pytest.mark.slow
 def test_an_environment_that_an_exec_hands_on(floor: Floor) -> None:
     """A worker that starts afresh has the settings that it began with, and none that a job has put there."""
