@@ -32,8 +32,8 @@ NOT_OVER = {
     "claims/unread_claims": {"_READ"},
     "claims/withdraw_doubts": {"WITHDRAW"},
     "due_times": {"MOVES", "NEXT_DUE"},
-    "durable/children": {"ADOPT", "HOLD"},
-    "durable/listing": {"OPEN_CHILDREN"},
+    "durable/children": {"ADOPT", "HOLD", "STANDING"},
+    "durable/listing": {"OPEN_CHILDREN", "OPEN_CHILDREN_OF_EACH"},
     "durable/steps": {"BEGIN_ROUND", "STORE"},
     "durable/waits": {"WAIT", "WAKE"},
     "explain/explain_job": {"AHEAD", "AT_WORK", "JUDGED", "SUSPECTS_AHEAD"},
@@ -44,7 +44,7 @@ NOT_OVER = {
     "limits/overview": {"BEFORE_IN_LANE", "_JUMPS", "_WAITING"},
     "limits/slots": {"_LEFT"},
     "limits/waiting": {"FIRST"},
-    "reports/open_work": {"ARGS", "_DURABLE", "_KEYS", "_TASKS"},
+    "reports/open_work": {"ARGS", "_DURABLE", "_KEYS", "_SPAWNED", "_TASKS"},
     "reports/next_jobs": {"MEETS", "_IN_LINE", "_SUSPECTS"},
     "reports/queue_depth": {"DEPTHS"},
     "reports/stuck_jobs": {"STUCK"},
@@ -64,7 +64,7 @@ INSERTED_OR_KEYED = {
     "schedules/ticks": {"_INSERT"},
 }
 # What durable functions spawned: none of it moves.
-DURABLE = {"durable/children": {"ENDS"}}
+DURABLE = {"durable/children": {"EMPTIED", "ENDS", "SIZE"}}
 # What waits, ended in the last hour, or failed: none of it moves.
 LATELY_OR_FAILED = {
     "reports/drain_progress": {"PUT_OFF"},
