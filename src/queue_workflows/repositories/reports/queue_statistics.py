@@ -108,7 +108,7 @@ _AWAITING: Final = """
 UNION ALL
 SELECT 'awaiting', 'node', queue, count, NULL, NULL FROM ({awaiting}) AS part (queue, count)
 """.replace("{awaiting}", AWAITING)
-# The keys in whose lanes jobs of a queue wait, the longest first; of what is soonest, to the bound.
+# The keys that have jobs of a queue wait in a lane, the longest first; of what is soonest, to the bound.
 LANES: Final = per_family(
     """
 SELECT hold_key, count(*) FROM (
@@ -232,7 +232,7 @@ class StatisticsRepository:
         return Attendance(standing, WorkerControlRepository(self._conn).blocking())
 
     def lanes(self, queue: str) -> list[tuple[str, int]]:
-        """The keys in whose lanes jobs of the queue wait, with how many of those that were looked at."""
+        """The keys that have jobs of the queue wait in a lane, with how many of those that were looked at."""
         family = NODE if queue in RESERVED_QUEUES else INGEST
         params = {"queue": queue, "most": LOOKED_AT_FOR_LANES, "shown": LANES_TOLD}
         rows = Statements(self._conn, family.table).rows(LANES[family.name], params)

@@ -42,7 +42,7 @@ def attendance(connection: psycopg.Connection[Any]) -> Attendance:
 
 
 def lanes(connection: psycopg.Connection[Any], queue: str) -> list[tuple[str, int]]:
-    """The keys in whose lanes jobs of a queue wait, and how many, the longest first."""
+    """The keys that have jobs of a queue wait in a lane, and how many, the longest first."""
     return StatisticsRepository(connection).lanes(queue)
 
 
