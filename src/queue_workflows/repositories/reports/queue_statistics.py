@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from queue_workflows.config import RESERVED_QUEUES
+from queue_workflows.repositories.limits.lanes import IN_LANE
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, INGEST, NODE, Family, per_family
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 COUNTED: Final = 100_000
 RATES_S: Final = (60.0, 300.0)
+# So many jobs that are for later are looked at for the lanes of a queue, and so many lanes are told.
+LOOKED_AT_FOR_LANES: Final = 10_000
+LANES_TOLD: Final = 20
 
 # queues: each queue that has a queued job, found by a jump to the next one in the claim's index. held: how
 # many, counted to the bound. head: the first of each priority, one of which has waited longest.
@@ -104,6 +108,17 @@ _AWAITING: Final = """
 UNION ALL
 SELECT 'awaiting', 'node', queue, count, NULL, NULL FROM ({awaiting}) AS part (queue, count)
 """.replace("{awaiting}", AWAITING)
+# The keys that have jobs of a queue wait in a lane, the longest first; of what is soonest, to the bound.
+LANES: Final = per_family(
+    """
+SELECT hold_key, count(*) FROM (
+    SELECT queue, hold_reason, hold_key FROM {table} WHERE status = 'scheduled'
+    ORDER BY run_at LIMIT %(most)s::bigint
+) AS job
+WHERE queue = %(queue)s::text AND {in_lane}
+GROUP BY hold_key ORDER BY count(*) DESC, hold_key LIMIT %(shown)s::bigint
+""".replace("{in_lane}", IN_LANE)
+)
 # What the planner believes to be stored, of all statuses, the past included; and the clock.
 STORED: Final = """
 SELECT
@@ -215,6 +230,13 @@ class StatisticsRepository:
         """All workers, and all that operators want of some of them."""
         standing = HeartbeatRepository(self._conn).standing()
         return Attendance(standing, WorkerControlRepository(self._conn).blocking())
+
+    def lanes(self, queue: str) -> list[tuple[str, int]]:
+        """The keys that have jobs of the queue wait in a lane, with how many of those that were looked at."""
+        family = NODE if queue in RESERVED_QUEUES else INGEST
+        params = {"queue": queue, "most": LOOKED_AT_FOR_LANES, "shown": LANES_TOLD}
+        rows = Statements(self._conn, family.table).rows(LANES[family.name], params)
+        return [(key, count) for key, count in rows]
 
     def _of(self, family: Family, queue: str) -> QueueStats:
         return self._found.setdefault((queue, family.name), QueueStats(family.name, queue))

@@ -41,6 +41,11 @@ def attendance(connection: psycopg.Connection[Any]) -> Attendance:
     return StatisticsRepository(connection).attendance()
 
 
+def lanes(connection: psycopg.Connection[Any], queue: str) -> list[tuple[str, int]]:
+    """The keys that have jobs of a queue wait in a lane, and how many, the longest first."""
+    return StatisticsRepository(connection).lanes(queue)
+
+
 def json_of(seen: Statistics) -> dict[str, Any]:
     """What `qwf queue stats --json` prints."""
     return {

@@ -30,7 +30,12 @@ def one_queue(look: Look) -> Shown:
         title=queue,
         template="queue.html",
         command=next_jobs.command_of(queue, limit=limit),
-        data={"queue": queue, "seen": seen, "coming": coming},
+        data={
+            "queue": queue,
+            "seen": seen,
+            "coming": coming,
+            "lanes": stats.lanes(look.conn, queue),
+        },
         json=next_jobs.json_of(coming),
     )
 
