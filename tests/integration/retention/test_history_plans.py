@@ -11,6 +11,7 @@ import pytest
 from support.rows.history import by_months, cleared, settle
 from support.rows.plans import explain
 
+from queue_workflows.repositories.explain.waits import ENDED
 from queue_workflows.repositories.jobs.ingest import FETCH_ANYWHERE
 from queue_workflows.repositories.jobs.picked import PICKED_INGEST
 from queue_workflows.repositories.reports import job_search
@@ -18,7 +19,6 @@ from queue_workflows.repositories.reports.drain_progress import OUTCOMES
 from queue_workflows.repositories.reports.ends import MOVED
 from queue_workflows.repositories.reports.job_listing import JobFilter
 from queue_workflows.repositories.reports.queue_statistics import FINISHED
-from queue_workflows.repositories.reports.waits import ENDED
 from queue_workflows.repositories.sql.bounded_walk import STEPS
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.repositories.sql.families import INGEST, LARGEST_ID

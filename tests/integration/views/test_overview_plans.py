@@ -13,6 +13,7 @@ from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.plans import explain, rows_read
 
 from queue_workflows.repositories import RunRepository
+from queue_workflows.repositories.explain import waits
 from queue_workflows.repositories.explain.explain_run import ORCHESTRATORS
 from queue_workflows.repositories.limits import waiting
 from queue_workflows.repositories.reports import (
@@ -22,7 +23,6 @@ from queue_workflows.repositories.reports import (
     queue_depth,
     queue_statistics,
     stuck_jobs,
-    waits,
 )
 from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.families import INGEST as INGEST_JOBS

@@ -221,7 +221,7 @@ def pauses_of(there: Circumstances) -> Iterator[tuple[datetime, datetime | None,
 
 
 def pauses(wishes: Iterable[Wish]) -> Iterator[tuple[datetime, datetime | None, str, str, str]]:
-    """Those of wishes that are about a queue on any host."""
+    """What `pauses_of` says, of wishes that are about a queue on any host."""
     for wish in wishes:
         if wish.host_label == "*":
             actor, asked = wish.set_by.actor, ASKED[wish.asked]

@@ -24,7 +24,7 @@ from queue_workflows.engine.explain.time_spent import (
 )
 from queue_workflows.engine.explain.wait_bar import Pause, Served, bar_of, facts_of
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.reports.waits import EndedJob, Ran, Slice, WaitRepository, at_work
+from queue_workflows.repositories.explain.waits import EndedJob, Ran, Slice, WaitRepository, at_work
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.repositories.sql.families import FAMILIES, Family
 

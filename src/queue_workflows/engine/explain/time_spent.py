@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from queue_workflows.engine.explain.history import held_for, length
 from queue_workflows.engine.explain.wait_bar import A_LOOK, Segment, Served, bar_of_job
 from queue_workflows.repositories.explain.explain_job import Circumstances
-from queue_workflows.repositories.reports.waits import Ran, Slice, WaitRepository
+from queue_workflows.repositories.explain.waits import Ran, Slice, WaitRepository
 from queue_workflows.repositories.sql.connection import Handle
 
 CauseKind: TypeAlias = Literal[
