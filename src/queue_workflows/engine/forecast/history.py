@@ -103,7 +103,8 @@ class History:
         for row in rows:
             task = tasks[row.task]
             took_s = max(0.0, row.began_s - row.ended_s)
-            paced_s = took_s * paces.get(row.worker_id, 1.0)
+            # What its key is without between two jobs is reckoned apart, and would count twice.
+            paced_s = took_s * (1.0 if row.key in (caps or {}) else paces.get(row.worker_id, 1.0))
             took_s = max(0.0, took_s - _BESIDE_S, min(paced_s, took_s + _BESIDE_S))
             task.took_s.append(took_s)
             if row.key is not None:
