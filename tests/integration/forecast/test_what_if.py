@@ -10,6 +10,7 @@ import pytest
 from support.processes.commands import qwf_here
 from support.rows.jobs import Jobs
 from support.rows.plans import explain, rows_read
+from support.servers.web_page import served_page, text_of
 
 from queue_workflows.repositories import HeartbeatRepository, LimitRepository, WorkerControlRepository
 from queue_workflows.repositories.forecast import ended, queue_now
@@ -167,3 +168,20 @@ def test_no_more_is_read_than_is_wanted(conn: psycopg.Connection, family: str, m
         assert rows_read(plan, table) <= most
         if family == "ingest":
             assert f"ix_ingest_jobs_{index}" in [node.get("Index Name") for node in plan], sql[family]
+
+
+def test_the_page_says_the_same(qwf_dsn: str, there: Jobs) -> None:
+    """The explanation of a job has its start and end; previews of a pause and of a cap say when it drains."""
+    last = there.rows()[-1]["id"]
+    with served_page(qwf_dsn) as page:
+        assert f"/jobs/ingest:{last}/explain#when" in page.get(f"/jobs/ingest:{last}").text
+        shown = text_of(page.get(f"/jobs/ingest:{last}/explain"))
+        assert "When it will run" in shown
+        assert "starts in about" in shown
+        paused = text_of(page.preview("queue.pause", "fetch"))
+        assert "fetch drains in about" in paused
+        assert "now, never then" in paused
+        off = text_of(page.preview("workers.off", "h2 fetch"))
+        assert off.count("in about") == 2
+        capped = text_of(page.preview("limits.set", "host:x", cap="6"))
+        assert "fetch drains in about" in capped

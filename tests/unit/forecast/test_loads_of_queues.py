@@ -52,6 +52,16 @@ def test_the_order_of_what_waits() -> None:
     assert load.caps == {"lock disk": 1}
 
 
+def test_none_of_a_key_passes_what_stands_in_line() -> None:
+    """What waits in a lane comes behind what came out of it already."""
+    read = now(
+        line=[queued(7), queued(8), queued(1, key="a"), queued(9)],
+        lane=[LaneJob(2, 5, 2, "a", None), LaneJob(3, 5, 3, "b", None)],
+    )
+    names = [row.name for row in load_of(read, history_of(read)).waiting]
+    assert names == [f"ingest:{n}" for n in (3, 7, 8, 1, 2, 9)]
+
+
 def test_what_a_fleet_becomes() -> None:
     """More workers are as large as those there are; what is off gives back; what stops ends its job first."""
     read = now(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -54,6 +55,12 @@ def test_a_slot_of_a_key_is_nobodys_between_two_jobs() -> None:
     rows = [Ended("task", "k", "w", 1.1 * number + 1.0, 1.1 * number, created_s=60.0) for number in range(30)]
     history = History.of(rows, caps={"k": 1})
     assert history.between_s("k") == pytest.approx(0.1, rel=0.1)
+    # While others waited for a worker too, a key's slot may have been nobody's for want of one.
+    crowded = [
+        Ended("task", None, "w", 8.0, 7.0, ready_s=60.0),
+        *(replace(one, ended_s=one.began_s) for one in rows),
+    ]
+    assert History.of(crowded, caps={"k": 1}).between_s("k") == BETWEEN_S
     assert history.between_s("other") == BETWEEN_S
 
 

@@ -103,7 +103,8 @@ class History:
         for row in rows:
             task = tasks[row.task]
             took_s = max(0.0, row.began_s - row.ended_s)
-            paced_s = took_s * paces.get(row.worker_id, 1.0)
+            # What its key is without between two jobs is reckoned apart, and would count twice.
+            paced_s = took_s * (1.0 if row.key in (caps or {}) else paces.get(row.worker_id, 1.0))
             took_s = max(0.0, took_s - _BESIDE_S, min(paced_s, took_s + _BESIDE_S))
             task.took_s.append(took_s)
             if row.key is not None:
@@ -211,6 +212,20 @@ class _Waited:
             return 0.0
         return self._before[place] - max(0.0, self._ends[place - 1] - moment)
 
+    def less(self, other: _Waited) -> Iterator[tuple[float, float]]:
+        """The spans that the other's leave of these."""
+        for start, end in zip(self._starts, self._ends, strict=True):
+            at = start
+            first = max(0, bisect_right(other._starts, start) - 1)
+            for cut_start, cut_end in zip(other._starts[first:], other._ends[first:], strict=True):
+                if cut_start >= end:
+                    break
+                if cut_start > at:
+                    yield at, cut_start
+                at = max(at, cut_end)
+            if at < end:
+                yield at, end
+
     def within(self, start: float, end: float) -> float:
         """How long of this time."""
         return self.until(end) - self.until(start)
@@ -221,8 +236,7 @@ def _paces(rows: Sequence[Ended], slots: Mapping[str, int]) -> Mapping[str | Non
     if not slots:
         return {}
     usual = median(slots.values())
-    # What any worker could have claimed; a key may have kept the others.
-    waited = _Waited((-row.ready_s, -row.began_s) for row in rows if row.key is None)
+    waited = _unkeyed(rows)
     spans: dict[str | None, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         spans[row.worker_id].append((-row.began_s, -row.ended_s))
@@ -235,17 +249,25 @@ def _paces(rows: Sequence[Ended], slots: Mapping[str, int]) -> Mapping[str | Non
     return paces
 
 
+def _unkeyed(rows: Sequence[Ended]) -> _Waited:
+    """When jobs waited that any worker could have claimed; a key may have kept the others."""
+    return _Waited((-row.ready_s, -row.began_s) for row in rows if row.key is None)
+
+
 def _between(rows: Sequence[Ended], caps: Mapping[str, int]) -> Iterator[tuple[str, float]]:
     """Of each key how long its slots were nobody's while its jobs waited, for each job that began then."""
     of_keys: dict[str, list[Ended]] = defaultdict(list)
     for row in rows:
         if row.key in caps:
             of_keys[row.key or ""].append(row)
+    others = _unkeyed(rows) if of_keys else None
     for key, own in of_keys.items():
-        # In a lane a job waits from its first moment on, but one that was tried again.
+        # In a lane a job waits from its first moment on, but one that was tried again. While others waited
+        # too, what it waited for may have been a worker.
         waited = _Waited((-row.created_s, -row.began_s) for row in own if not row.failures)
+        waited = waited if others is None else _Waited(waited.less(others))
         begun = sum(waited.within(-row.began_s - _SHORT_S, -row.began_s) > 0 for row in own)
-        if begun < ENOUGH:
+        if begun < ENOUGH // 2:
             continue
         first, last = min(-row.began_s for row in own), max(-row.ended_s for row in own)
         idle_s = caps[key] * waited.within(first, last) - sum(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from statistics import median, median_high
 from typing import Final, Protocol
 
@@ -205,25 +206,29 @@ def _in_order(now: QueueNow) -> Iterator[Waiting]:
 
 
 def _merged(now: QueueNow) -> Iterator[tuple[_Ordered, str | None]]:
-    """Jobs from lanes go about one to one with those of the line enqueued after them, their keys in turn."""
-    lane = _in_turn(now.lane)
-    for job in now.line:
-        if lane and lane[0].id < job.id:
-            yield lane.pop(0), None
-        host = job.pinned_host if now.queue == HOOKS_QUEUE and job.pinned_host != "*" else None
-        yield job, host
-    for held in lane:
-        yield held, None
+    """Jobs from lanes go about one to one with those of the line enqueued after them, their keys in turn.
 
-
-def _in_turn(lane: Sequence[LaneJob]) -> list[LaneJob]:
-    """The first of each key, then the second of each."""
+    None of a key before what stands in the line already of that key.
+    """
+    in_line = Counter(job.limit_key for job in now.line)
+    kept: dict[str | None, list[tuple[int, int, LaneJob]]] = defaultdict(list)
+    ready: list[tuple[int, int, LaneJob]] = []
     nth: Counter[str] = Counter()
-    ranked = []
-    for job in lane:
-        nth[job.limit_key] += 1
-        ranked.append((nth[job.limit_key], job.id, job))
-    return [job for _, _, job in sorted(ranked, key=lambda one: one[:2])]
+    for held in now.lane:
+        nth[held.limit_key] += 1
+        place = ready if not in_line[held.limit_key] else kept[held.limit_key]
+        place.append((nth[held.limit_key], held.id, held))
+    heapify(ready)
+    for job in now.line:
+        if ready and ready[0][1] < job.id:
+            yield heappop(ready)[2], None
+        yield job, job.pinned_host if now.queue == HOOKS_QUEUE and job.pinned_host != "*" else None
+        in_line[job.limit_key] -= 1
+        if not in_line[job.limit_key]:
+            for entry in kept.pop(job.limit_key, ()):
+                heappush(ready, entry)
+    while ready:
+        yield heappop(ready)[2], None
 
 
 def _keys(job: _Keyed) -> tuple[str, ...]:
