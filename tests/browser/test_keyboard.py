@@ -27,7 +27,7 @@ def tab(reader: Tabs, page: BrowsedPage, ingest: Jobs) -> Page:
 
 def names(tab: Page) -> list[str]:
     """The jobs of the list in their order."""
-    return tab.locator("table.data tbody tr td a[href*='/jobs/']").all_text_contents()
+    return tab.locator("table.data tbody tr td a.mono[href*='/jobs/']").all_text_contents()
 
 
 def tab_to(tab: Page, text: str) -> None:
