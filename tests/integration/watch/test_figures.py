@@ -95,6 +95,10 @@ def test_what_they_count(conn):
     assert 90 <= points["qwf.queue.wait"]["ingest", "fetch"] < 900
     assert points["qwf.queue.ended"] == {("ingest", "fetch", "completed"): 2}
     assert points["qwf.queue.rate"]["ingest", "fetch"] > 0
+    waited = "SELECT sum(extract(epoch FROM started_at - created_at))::float8 FROM ingest_jobs"
+    ((waited_s,),) = conn.execute(f"{waited} WHERE finished_at IS NOT NULL").fetchall()
+    assert points["qwf.queue.waited"] == {("ingest", "fetch", "queued"): pytest.approx(waited_s)}
+    assert "qwf.queue.waited" not in read_figures(conn, stale_s=30, waits=False)
     assert points["qwf.workers"] == {("fetch", "busy"): 1, ("fetch", "silent"): 0}
     assert points["qwf.outbox.events"] == {("pending",): 2, ("poisoned",): 1}
     assert 70 <= points["qwf.outbox.lag"][()] < 400

@@ -207,7 +207,8 @@ def _before(job: JobFacts, begin: datetime) -> Iterator[Segment]:
     if job.served is not None:
         end = job.finished_at or job.at
         for start, stop in job.served.within(job.created_at, end):
-            yield Segment("unserved", max(start, job.created_at), stop)
+            if min(stop, end) - max(start, job.created_at) >= A_LOOK:
+                yield Segment("unserved", max(start, job.created_at), stop)
     yield from _not_kept(job)
 
 

@@ -19,7 +19,6 @@ from psycopg import errors
 from queue_workflows.db.connections.failures import DATABASE_FAILED
 from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.engine.explain.queue_waits import queue_waits
 from queue_workflows.repositories.limits.adapted import AdaptedRepository, Lowered
 from queue_workflows.repositories.reports.metrics import FigureRepository
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
@@ -164,6 +163,9 @@ def _of_pruning(connection: psycopg.Connection[Any], kept: RetentionTimes) -> di
 
 def _of_waits(connection: psycopg.Connection[Any]) -> dict[str, Points]:
     """Of each queue by the cause; keys are not told apart, as there may be as many as there are hosts."""
+    # With SQLAlchemy, which an orchestrator that nobody asks for figures does without.
+    from queue_workflows.engine.explain.queue_waits import queue_waits
+
     found = queue_waits(connection, since_s=WINDOW_S, slices=WAIT_SLICES, each=WAITS_EACH)
     waited: dict[tuple[str, ...], float] = {}
     for one in found.queues:
