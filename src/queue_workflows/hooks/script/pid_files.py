@@ -140,7 +140,7 @@ def _is_marked(pid: int, mark: str) -> bool:
 
 
 def _above(process: psutil.Process) -> set[int]:
-    """The parents above a process; where one ends meanwhile, the process is looked at again: it is not gone."""
+    """The parents above a process; where one ends meanwhile, it is looked at again, and is not gone itself."""
     while True:
         try:
             return {parent.pid for parent in process.parents()}
