@@ -20,6 +20,7 @@ from support.processes.programs import UNSHARE, Running, environment, gone, pid_
 from support.processes.supervised import Supervised
 from support.processes.workers import patiently, until
 from support.rows.runs import start
+from support.suite import warm_starts
 
 from queue_workflows.host.locks.lock import HostLock, lock_file_name
 
@@ -47,14 +48,8 @@ class Machine:
         return Running([*prefix, *self.leftovers.owner(name, self.locks)])
 
     def said(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            env=environment({**self.env, **(env or {})}),
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return warm_starts.run(command, environment({**self.env, **(env or {})}), **pipes)
 
     def supervisor(self, dsn: str, *options: str, prefix: tuple[str, ...] = ()) -> Supervised:
         command = [*prefix, *APP, "supervisor", "--worker", "fetch", "--no-spare", *options]

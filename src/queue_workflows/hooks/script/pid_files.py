@@ -140,7 +140,7 @@ def _is_marked(pid: int, mark: str) -> bool:
 
 
 def _above(process: psutil.Process) -> set[int]:
-    """Those above a process; if one of them ends meanwhile, it is looked at again, and is not gone itself."""
+    """The parents above a process; where one ends meanwhile, it is looked at again, as it is not gone."""
     while True:
         try:
             return {parent.pid for parent in process.parents()}
