@@ -347,9 +347,10 @@ class AsyncDurableContext(DurableBase):
         """Store a step, with what it has written if it has."""
         if transaction.connection is not None:
             transaction.take_back(transaction.connection)
-            stored: Stored = await awaited(
+            answer: Any = await awaited(
                 transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
             )
+            stored: Stored = answer
             if stored.is_new:
                 await transaction.commit()
             return stored
