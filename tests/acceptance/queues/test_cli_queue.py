@@ -19,7 +19,7 @@ from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.repositories.reports import queue_statistics
-from queue_workflows.repositories.reports.queue_statistics import StatisticsRepository
+from queue_workflows.repositories.reports.queue_statistics import Lane, StatisticsRepository
 
 
 @pytest.fixture
@@ -109,6 +109,25 @@ def test_counts_stop_at_their_bound(conn):
     assert (whole.queued, whole.finished.total(), whole.at_least) == (4, 4, set())
 
 
+def test_lanes_are_seen_behind_any_number_of_other_rows(conn):
+    """Of each key how many wait on this queue, the longest first, and no more than are counted."""
+    conn.execute(
+        "INSERT INTO ingest_jobs (task_name, queue, status, run_at)"
+        " SELECT 'task', 'other', 'scheduled', now() + interval '1 h' FROM generate_series(1, 12000)"
+    )
+    conn.execute(
+        "INSERT INTO ingest_jobs (task_name, queue, status, limit_key, hold_reason, hold_key, run_at)"
+        " SELECT 'task', queue, 'scheduled', key, 'limit_full', key, now() + interval '100 y'"
+        " FROM (VALUES ('fetch', 'a', 2), ('fetch', 'b', 1200), ('x', 'c', 3)) AS lane (queue, key, jobs),"
+        " generate_series(1, jobs)"
+    )
+    assert StatisticsRepository(conn).lanes("fetch") == [Lane("b", 1_000, True), Lane("a", 2, False)]
+
+
+# What the statement of lanes takes besides.
+OF_LANES = {"queue": "fetch", "keys": 200, "shown": 20}
+
+
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
@@ -116,6 +135,7 @@ def test_counts_stop_at_their_bound(conn):
         (queue_statistics.RUNNING["ingest"], "ix_ingest_jobs_running"),
         (queue_statistics.SCHEDULED["ingest"], "ix_ingest_jobs_due"),
         (queue_statistics.FINISHED["ingest"], "ix_ingest_jobs_finished"),
+        (queue_statistics.LANES["ingest"], "ix_ingest_jobs_hold"),
     ],
 )
 def test_what_is_over_costs_nothing(conn, sql, index):
@@ -131,7 +151,7 @@ def test_what_is_over_costs_nothing(conn, sql, index):
     )
     Jobs("ingest", conn).enqueue(100)
     conn.execute("ANALYZE ingest_jobs")
-    plan = explain(conn, "force_custom_plan", sql, {"most": 100_000, "window_s": 3600.0})
+    plan = explain(conn, "force_custom_plan", sql, {"most": 100_000, "window_s": 3600.0} | OF_LANES)
     assert index in [node.get("Index Name") for node in plan]
     assert "Seq Scan" not in [
         node["Node Type"] for node in plan if node.get("Relation Name") == "ingest_jobs"

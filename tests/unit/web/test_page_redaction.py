@@ -38,6 +38,13 @@ def test_the_host_app_goes_first() -> None:
     assert seen == ["payload", "result"]
 
 
+def test_a_warning_quotes_a_payload() -> None:
+    """What a hook has printed that is no record is its own, as the record would be."""
+    record = {"record": 1, "type": None, "payload": None, "warning": "not JSON: card 4111"}
+    told = Redaction(lambda kind, _value: f"a {kind}").document(record)
+    assert told == {"record": 1, "type": None, "payload": None, "warning": "a payload"}
+
+
 def test_a_redact_that_raises_shows_nothing() -> None:
     """What could not be redacted is not shown as it is."""
 

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 COUNTED: Final = 100_000
 RATES_S: Final = (60.0, 300.0)
-# So many jobs that are for later are looked at for the lanes of a queue, and so many lanes are told.
-LOOKED_AT_FOR_LANES: Final = 10_000
+# Of so many keys it is looked at whether the queue has a lane, of each so many jobs are counted, and so many
+# lanes are told.
+LANES_LOOKED_AT: Final = 200
+COUNTED_IN_A_LANE: Final = 1_000
 LANES_TOLD: Final = 20
 
 # queues: each queue that has a queued job, found by a jump to the next one in the claim's index. held: how
@@ -108,16 +110,35 @@ _AWAITING: Final = """
 UNION ALL
 SELECT 'awaiting', 'node', queue, count, NULL, NULL FROM ({awaiting}) AS part (queue, count)
 """.replace("{awaiting}", AWAITING)
-# The keys that have jobs of a queue wait in a lane, the longest first; of what is soonest, to the bound.
+# keys: those that have a lane, in their order and to the bound, by a jump through the index from one to the
+# next. lane: how many jobs of the queue each has there, to the bound.
 LANES: Final = per_family(
     """
-SELECT hold_key, count(*) FROM (
-    SELECT queue, hold_reason, hold_key FROM {table} WHERE status = 'scheduled'
-    ORDER BY run_at LIMIT %(most)s::bigint
-) AS job
-WHERE queue = %(queue)s::text AND {in_lane}
-GROUP BY hold_key ORDER BY count(*) DESC, hold_key LIMIT %(shown)s::bigint
-""".replace("{in_lane}", IN_LANE)
+WITH RECURSIVE keys AS (
+    (
+        SELECT hold_key AS key, 1 AS number FROM {table} WHERE {in_lane} AND hold_key IS NOT NULL
+        ORDER BY hold_key LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT next.hold_key FROM {table} AS next WHERE {in_lane} AND next.hold_key > keys.key
+        ORDER BY next.hold_key LIMIT 1
+    ), number + 1
+    FROM keys WHERE keys.key IS NOT NULL AND number < %(keys)s::integer
+)
+SELECT keys.key, lane.jobs
+FROM keys CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs FROM (
+        SELECT FROM {table} AS held
+        WHERE {in_lane} AND held.hold_key = keys.key AND held.queue = %(queue)s::text
+        LIMIT %(most)s::bigint
+    ) AS held
+) AS lane
+WHERE keys.key IS NOT NULL AND lane.jobs > 0
+ORDER BY lane.jobs DESC, keys.key
+LIMIT %(shown)s::bigint
+""",
+    in_lane=IN_LANE,
 )
 # What the planner believes to be stored, of all statuses, the past included; and the clock.
 STORED: Final = """
@@ -153,6 +174,15 @@ def _finished_of(families: Sequence[Family]) -> str:
 _ASKED: Final[Sequence[tuple[Family, ...]]] = ((NODE, INGEST), (NODE,), (INGEST,))
 OPEN: Final = {families: _open_of(families) for families in _ASKED}
 ALL_FINISHED: Final = {families: _finished_of(families) for families in _ASKED}
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Jobs of one queue that wait for a key's limit; how many at least, where there are `more`."""
+
+    key: str
+    jobs: int
+    more: bool
 
 
 @dataclass(slots=True)
@@ -231,12 +261,12 @@ class StatisticsRepository:
         standing = HeartbeatRepository(self._conn).standing()
         return Attendance(standing, WorkerControlRepository(self._conn).blocking())
 
-    def lanes(self, queue: str) -> list[tuple[str, int]]:
-        """The keys that have jobs of the queue wait in a lane, with how many of those that were looked at."""
+    def lanes(self, queue: str) -> list[Lane]:
+        """The keys that have jobs of the queue wait in a lane, the longest first."""
         family = NODE if queue in RESERVED_QUEUES else INGEST
-        params = {"queue": queue, "most": LOOKED_AT_FOR_LANES, "shown": LANES_TOLD}
+        params = {"queue": queue, "keys": LANES_LOOKED_AT, "most": COUNTED_IN_A_LANE, "shown": LANES_TOLD}
         rows = Statements(self._conn, family.table).rows(LANES[family.name], params)
-        return [(key, count) for key, count in rows]
+        return [Lane(key, jobs, jobs >= COUNTED_IN_A_LANE) for key, jobs in rows]
 
     def _of(self, family: Family, queue: str) -> QueueStats:
         return self._found.setdefault((queue, family.name), QueueStats(family.name, queue))

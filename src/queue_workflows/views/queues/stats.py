@@ -10,6 +10,7 @@ import psycopg
 
 from queue_workflows.repositories.reports.queue_statistics import (
     Attendance,
+    Lane,
     QueueStats,
     Statistics,
     StatisticsRepository,
@@ -41,8 +42,8 @@ def attendance(connection: psycopg.Connection[Any]) -> Attendance:
     return StatisticsRepository(connection).attendance()
 
 
-def lanes(connection: psycopg.Connection[Any], queue: str) -> list[tuple[str, int]]:
-    """The keys that have jobs of a queue wait in a lane, and how many, the longest first."""
+def lanes(connection: psycopg.Connection[Any], queue: str) -> list[Lane]:
+    """The keys that have jobs of a queue wait in a lane, the longest first."""
     return StatisticsRepository(connection).lanes(queue)
 
 

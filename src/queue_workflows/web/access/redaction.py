@@ -33,6 +33,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "args": "payload",
     "inputs": "payload",
     "payload": "payload",
+    # Of a hook's record: it quotes the line that is none.
+    "warning": "payload",
     "context_delta": "result",
     "outputs": "result",
     "progress": "result",
