@@ -70,7 +70,7 @@ LATELY_OR_FAILED = {
     "reports/drain_progress": {"PUT_OFF"},
     "reports/job_listing": {"COUNT_FAILED", "FAILURES"},
     "reports/overview": {"_ENDED"},
-    "reports/queue_statistics": {"QUEUED", "RUNNING", "SCHEDULED"},
+    "reports/queue_statistics": {"LANES", "QUEUED", "RUNNING", "SCHEDULED"},
 }
 # The view over both, or the table with a look at the view for what it lacks.
 READS_BOTH = {
