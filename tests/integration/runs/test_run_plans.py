@@ -72,6 +72,7 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
             "nodes_left": 1,
             "untouched": ["a"],
             "anew": ["draw"],
+            "from_start": ["draw"],
             "unsealed": True,
             **BY_WHOM,
         },

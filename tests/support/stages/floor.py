@@ -20,14 +20,16 @@ from queue_workflows.repositories.claims.end import (
     END_ALIKE_UNHEARD,
     END_AND_CLAIM,
     END_UNHEARD,
+    keeping_attempts,
 )
 from queue_workflows.repositories.claims.hold_lease import FIND, RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.servers.statement_proxy`.
 CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])
 ENDS = tuple(
-    sql["ingest"]
+    text
     for sql in (END, END_ALIKE, END_UNHEARD, END_ALIKE_UNHEARD, END_AND_CLAIM, END_ALIKE_AND_CLAIM)
+    for text in (sql["ingest"], keeping_attempts(sql["ingest"]))
 )
 RENEWALS = (RENEW["ingest"],)
 WATCHES = (WATCH["ingest"],)
