@@ -85,7 +85,8 @@ def test_the_menu(tab: Page) -> None:
     keys = "() => [...document.querySelectorAll('.pages a')].map((a) => [a.dataset.key, a.pathname])"
     listed = {(section.letter, section.path) for section in SECTIONS}
     assert {(key, path) for key, path in tab.evaluate(keys)} == listed
-    for section in (SECTIONS[0], SECTIONS[1], SECTIONS[-1]):
+    # Without the g before them t and k are keys of their own.
+    for section in [section for section in SECTIONS if section.letter in "tk"] + [SECTIONS[-1]]:
         tab.keyboard.press("g")
         tab.keyboard.press(section.letter)
         tab.wait_for_url(lambda url, path=section.path: urlsplit(url).path == path)

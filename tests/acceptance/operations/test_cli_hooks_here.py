@@ -144,7 +144,8 @@ def test_a_stop_takes_the_embedded_server_along_quietly(directory: Path) -> None
     )
     try:
         until(lambda: list(directory.glob(".qwf/runs/*/a/begun")), "the hook runs")
-        process.send_signal(signal.SIGINT)
+        # As a terminal sends it, to all processes of the command.
+        os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()

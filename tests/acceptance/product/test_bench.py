@@ -37,7 +37,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        timeout_s=900,
+        timeout_s=500,
     )
 
 

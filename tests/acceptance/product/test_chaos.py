@@ -44,13 +44,14 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        timeout_s=900,
+        timeout_s=500,
     )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("first", "last"), [(1, 8), pytest.param(9, 24, marks=pytest.mark.nightly)])
+# No eight seeds in a row draw more of what may go wrong than these.
+@pytest.mark.parametrize(("first", "last"), [(863, 870), pytest.param(1, 24, marks=pytest.mark.nightly)])
 def test_a_short_attack_breaks_no_promise(tmp_path: Path, first: int, last: int) -> None:
     """Some histories, each from its seed: nothing is lost, doubled, exceeded or left.
 

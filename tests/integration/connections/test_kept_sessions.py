@@ -29,6 +29,7 @@ def test_nothing_is_left_of_the_test_before(qwf_dsn: str) -> None:
         first.row_factory = psycopg.rows.dict_row
         first.execute("SET work_mem = '7MB'; SET ROLE pg_monitor; SELECT pg_advisory_lock(7); LISTEN mine")
         first.execute("RESET ROLE; CREATE TEMPORARY TABLE mine (); SET ROLE pg_monitor")
+        first.execute("NOTIFY mine")
         first.execute("SET default_transaction_isolation = serializable", prepare=True)
         first.execute("DECLARE mine CURSOR WITH HOLD FOR SELECT 1")
         for _ in range(7):
@@ -37,6 +38,7 @@ def test_nothing_is_left_of_the_test_before(qwf_dsn: str) -> None:
     with own_connection(qwf_dsn) as second:
         assert pid(second) == session
         assert second.execute(LEFT, prepare=False).fetchone() == as_new
+        assert list(second.notifies(timeout=0)) == []
         for number in range(7):
             assert second.execute("SELECT %s::int", [number], prepare=True).fetchone() == (number,)
 

@@ -71,7 +71,15 @@ def _is_as_new(session: PGconn) -> bool:
         and session.transaction_status == TransactionStatus.IDLE
         and session.pipeline_status == PipelineStatus.OFF
         and all(_does(session, statement) for statement in _AS_NEW)
+        and _has_heard_all(session)
     )
+
+
+def _has_heard_all(session: PGconn) -> bool:
+    """Take what came to the test by NOTIFY; the next one would hear it."""
+    while session.notifies():
+        pass
+    return True
 
 
 def _does(session: PGconn, statement: bytes) -> bool:
