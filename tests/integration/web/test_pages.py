@@ -280,11 +280,15 @@ def test_each_row_that_is_not_over_leads_to_its_explanation(
     assert '<section id="why">' in filled.get(where[1]).text
 
 
-def test_a_queue_shows_the_lanes_in_which_its_jobs_wait(filled: OperatorsPage) -> None:
+def test_a_queue_shows_the_lanes_in_which_its_jobs_wait(
+    filled: OperatorsPage, eyes: psycopg.Connection
+) -> None:
     """Each leads to its key, whose page has the jobs that come next."""
+    ((number,),) = eyes.execute("SELECT count(*) FROM ingest_jobs WHERE hold_key = %s", [LIMIT])
+    assert number > 0
     shown = filled.get("/queues/fetch").text.partition('<section id="lanes">')[2].partition("</section>")[0]
     assert re.findall(r'num">(\d+)</td>.*?href="([^"]*)">([^<]*)</a>', shown) == [
-        ("1", "/limits/host:example.org", "host:example.org")
+        (str(number), "/limits/host:example.org", "host:example.org")
     ]
     assert 'id="lanes"' not in filled.get("/queues/cpu").text
 
