@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,6 +169,23 @@ def publish(conn: psycopg.Connection, digest: str, *, fn: Callable[..., Any], ve
     tasks.register("in_flight", fn, queue="fetch", durable=True, version=version)
     names = [*tasks.names(), *tasks.code_names()]
     WorkerCodeRepository(conn).publish(digest, queue="fetch", app_version=None, names=names, is_open=False)
+
+
+@dataclass
+class CodeObject:
+    """Code that is an object, which has no hash."""
+
+    label: str = "one"
+
+    def __call__(self, reason: str | None, args: dict[str, Any], *, ctx: Any) -> None:
+        ctx.step(self.label, lambda: 1)
+
+
+def test_of_code_without_a_hash_nothing_is_said(conn: psycopg.Connection):
+    """A worker tells of it by its name alone, and a deploy with it can be checked."""
+    tasks = TaskRegistry()
+    tasks.register("in_flight", CodeObject(), queue="fetch", durable=True)
+    assert (tasks.names(), tasks.code_names()) == (["in_flight"], [])
 
 
 def test_nodes_in_flight_and_children_that_nobody_would_run(conn: psycopg.Connection):
