@@ -205,3 +205,6 @@ def test_nodes_in_flight_and_children_that_nobody_would_run(conn: psycopg.Connec
         assert told(conn, config=config) == [*found, gone]
     plain = replace(current_config(), node_resolver={"one": of_a_node}.get)
     assert told(conn, config=plain) == [("breaks", "one", 1, f"node:{job}"), gone]
+    # What cannot be run at all is told of elsewhere, and does no step again.
+    broken = replace(current_config(), node_resolver={"one": SimpleNamespace(run=1, DURABLE=True)}.get)
+    assert told(conn, config=broken) == [gone]
