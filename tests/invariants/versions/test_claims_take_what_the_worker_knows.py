@@ -119,6 +119,7 @@ def test_a_job_of_a_version_that_another_worker_may_have_is_put_on_hold_once(
         behind = enqueue(jobs, 20, "both")
         until(lambda: are(jobs, behind, "completed"))
         until(lambda: beat_of(jobs, "durable").load.get("lacks") == ["long@1"])
+        assert "'long@1' put it aside; 1 of 2 that are alive may know it" in said_of(jobs, qwf_dsn, job)
     assert jobs.seen(job, "status", "hold_key", "attempt") == ("scheduled", "long@1", 2)
 
 
