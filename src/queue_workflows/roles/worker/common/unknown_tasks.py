@@ -75,7 +75,7 @@ class UnknownTasks:
             self._due, self._pause = -math.inf, FIRST_LOOK_S
 
     def met_version(self, key: str) -> None:
-        """A job is put on hold whose stored steps are of a version that this process lacks.
+        """A job is put on hold, as its stored steps are of a version that this process lacks.
 
         To give it back would be to claim it again.
         """
