@@ -192,9 +192,10 @@ class WorkerLifecycle:
     def _fetch_for_modules(self, known: list[str]) -> int:
         """All that waits for modules of ours, and some of what waits for a version of one, as `film@1`."""
         repository, fetched = self._worker_connection.repository(), 0
+        names = [key for key in known if "@" not in key]
         versions = [key for key in known if "@" in key]
         few = LONGEST_PAGE if self._options.drain else _FETCHED_FOR_VERSIONS
-        for keys, most in ((set(known).difference(versions), LONGEST_PAGE), (versions, few)):
+        for keys, most in ((names, LONGEST_PAGE), (versions, few)):
             if keys:
                 with self._guardian.holdings.bounded():
                     # Workers that do not know them may take them first, and put them aside again.
