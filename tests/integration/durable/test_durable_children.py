@@ -84,6 +84,12 @@ def large(reason: str | None, args: dict[str, Any]) -> str:
     return "x" * args["bytes"]
 
 
+@ingest_task("waits_for_one", queue="fetch", durable=True)
+def waits_for_one(reason: str | None, args: dict[str, Any], *, ctx: Any) -> int:
+    """As much as a job may return."""
+    return len(ctx.spawn(large, {"bytes": (1 << 24) - 2}).result())
+
+
 @ingest_task("gathers", queue="fetch", durable=True)
 def gathers(reason: str | None, args: dict[str, Any], *, ctx: Any) -> int:
     """So many of them at a time."""
@@ -199,6 +205,12 @@ def test_results_that_are_too_large_together_are_refused_before_they_are_read(co
     conn.execute("UPDATE ingest_jobs SET args = '{\"size\": 2}' WHERE id = %s", [job])
     IngestJobRepository(conn).retry_many([job], actor="test")
     assert [one.result for one in drain(conn=conn, with_scheduled=True)] == [18_000_000]
+
+
+def test_what_one_child_may_return_its_parent_may_read(conn: psycopg.Connection):
+    """There is no smaller part than one."""
+    waits_for_one.enqueue({}, conn=conn)
+    assert drain(conn=conn, with_scheduled=True)[-1].result == (1 << 24) - 2
 
 
 def test_a_child_that_retention_had_emptied_is_told_as_gone(conn: psycopg.Connection):

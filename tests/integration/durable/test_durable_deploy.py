@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,6 +171,23 @@ def publish(conn: psycopg.Connection, digest: str, *, fn: Callable[..., Any], ve
     WorkerCodeRepository(conn).publish(digest, queue="fetch", app_version=None, names=names, is_open=False)
 
 
+@dataclass
+class CodeObject:
+    """Code that is an object, which has no hash."""
+
+    label: str = "one"
+
+    def __call__(self, reason: str | None, args: dict[str, Any], *, ctx: Any) -> None:
+        ctx.step(self.label, lambda: 1)
+
+
+def test_of_code_without_a_hash_nothing_is_said(conn: psycopg.Connection):
+    """A worker tells of it by its name alone, and a deploy with it can be checked."""
+    tasks = TaskRegistry()
+    tasks.register("in_flight", CodeObject(), queue="fetch", durable=True)
+    assert (tasks.names(), tasks.code_names()) == (["in_flight"], [])
+
+
 def test_nodes_in_flight_and_children_that_nobody_would_run(conn: psycopg.Connection):
     """Versions of node modules are compared as those of tasks; what they have spawned needs its task."""
     module = SimpleNamespace(run=of_a_node, DURABLE=True, VERSION="1")
@@ -188,3 +205,6 @@ def test_nodes_in_flight_and_children_that_nobody_would_run(conn: psycopg.Connec
         assert told(conn, config=config) == [*found, gone]
     plain = replace(current_config(), node_resolver={"one": of_a_node}.get)
     assert told(conn, config=plain) == [("breaks", "one", 1, f"node:{job}"), gone]
+    # What cannot be run at all is told of elsewhere, and does no step again.
+    broken = replace(current_config(), node_resolver={"one": SimpleNamespace(run=1, DURABLE=True)}.get)
+    assert told(conn, config=broken) == [gone]

@@ -179,6 +179,27 @@ def test_a_cancel_reaches_the_children_of_each_element(conn: psycopg.Connection,
     assert conn.execute("SELECT DISTINCT status FROM ingest_jobs").fetchall() == [("cancelled",)]
 
 
+@pytest.mark.parametrize("how", ["cancel", "neighbour"])
+def test_a_retry_goes_on_with_children_that_the_stop_cancelled(conn: psycopg.Connection, how: str):
+    """After a cancel of the run, or the failure of a neighbour; the node's own steps are not done again."""
+    document = node()
+    document["nodes"].append({"id": "bad", "module": "bad", "queue": "gpu", "retry": {"max_attempts": 1}})
+    emit_event("go 1", conn=conn)
+    run = start_run(document, {"one": 1}, conn=conn)
+    found = modules() | {"bad": lambda inputs: {"did": do("bad")}}
+    drain(conn=conn, modules=found, queues=["cpu"], with_scheduled=True)
+    if how == "cancel":
+        cancel_run(run.id, conn=conn)
+    BROKEN.add("bad")
+    drain(conn=conn, modules=found, queues=["gpu"])
+    assert conn.execute("SELECT DISTINCT status FROM ingest_jobs").fetchall() == [("cancelled",)]
+    BROKEN.clear()
+    retry_run(run.id, conn=conn)
+    drain(conn=conn, modules=found, with_scheduled=True)
+    assert RunReader(run.id).look(conn).status == "completed"
+    assert sorted(DONE) == ["after 1", "bad", "before 1"]
+
+
 def test_each_element_goes_on_by_itself(conn: psycopg.Connection):
     """The list of their results is in its order, whichever was woken first."""
     many = node(for_each={"$from": "first.list"}, inputs={"one": {"$from": "item"}})

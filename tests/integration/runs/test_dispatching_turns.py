@@ -184,16 +184,23 @@ def test_only_the_end_of_a_run_is_news_for_its_hooks(conn: psycopg.Connection) -
     assert (own.turn(), own.has_ended_runs) == (0, False)
 
 
-def test_a_full_batch_may_have_left_something(conn: psycopg.Connection) -> None:
-    """One of events, one of runs to begin, and a turn that was told to stop; nothing else has."""
+def test_a_full_batch_may_have_left_something(
+    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of events, one of runs to begin, and a turn that was told to stop; nothing else has.
+
+    A run is not left alone behind such a batch.
+    """
+    monkeypatch.setattr(ends_awaited, "LONGEST_REST_S", 360_000.0)
+    monkeypatch.setattr(ends_awaited, "_QUICKEST_END_S", 3600.0)
     own = dispatcher(conn)
-    elements = list(range(EVENTS_AT_ONCE + 1))
+    elements = list(range(EVENTS_AT_ONCE + 4))
     start(conn, {"nodes": [{"id": "each", "module": "m", "for_each": {"$value": elements}}]})
     assert (own.turn(), own.has_more) == (1, False)
     while work(conn, lambda _: {}):
         pass
     assert (own.turn(), own.has_more) == (1, True)
-    assert (own.turn(), own.has_more) == (1, False)
+    assert (own.turn(rests=True), own.has_more) == (1, False)
     for _ in range(BEGUN_AT_ONCE):
         start(conn, CHAIN)
     assert (own.turn(nobody), own.has_more) == (0, True)

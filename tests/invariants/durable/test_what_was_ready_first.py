@@ -88,6 +88,29 @@ async def first_come_of_any(reason: str | None, args: dict[str, Any], *, ctx: An
             one.close()
 
 
+@ingest_task("naps_first", queue="fetch", durable=True, max_attempts=2, backoff=0)
+async def naps_first(reason: str | None, args: dict[str, Any], *, ctx: Any) -> str:
+    """A nap ends before a step beside it, a step behind it writes, and then it fails once."""
+    napped = asyncio.Event()
+
+    async def in_a_transaction(what: str, until: asyncio.Event | None = None) -> None:
+        await (await ctx.connection()).execute("SELECT 1")
+        if until is not None:
+            await until.wait()
+        DONE.append((what, ctx.attempt))
+
+    nap = asyncio.create_task(ctx.sleep(0.01))
+    work = asyncio.create_task(ctx.step("work", in_a_transaction, "work", napped))
+    done, _ = await asyncio.wait([nap, work], return_when=asyncio.FIRST_COMPLETED)
+    first = "nap" if nap in done else "work"
+    await ctx.step(f"behind the {first}", in_a_transaction, first)
+    napped.set()
+    await asyncio.wait([nap, work])
+    if ctx.attempt == 1:
+        raise ValueError("another attempt")
+    return first
+
+
 @pytest.fixture(autouse=True)
 def conn(qwf_configured: str) -> Iterator[psycopg.Connection]:
     """Nothing is stored or done."""
@@ -109,6 +132,13 @@ def test_each_step_is_about_what_it_was(conn: psycopg.Connection, ways: str, see
     assert sorted(n for n, _ in used) == sorted(-n if n % 3 == 2 else n for n in range(BRANCHES))
     by_steps = [n for what, n in DONE if what == "use"]
     assert sorted(by_steps) == sorted(n for n, _ in used)
+
+
+def test_a_nap_is_stored_before_what_came_after_it(conn: psycopg.Connection):
+    """Also where that is stored with what the step has written."""
+    naps_first.enqueue({}, conn=conn)
+    assert drain(conn=conn, with_scheduled=True)[-1].result == "nap"
+    assert DONE == [("nap", 1), ("work", 1)]
 
 
 def test_branches_that_are_begun_in_any_order_are_refused(conn: psycopg.Connection):

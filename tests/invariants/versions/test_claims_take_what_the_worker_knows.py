@@ -17,6 +17,7 @@ from queue_workflows.engine.registry.published_names import PublishedNames
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
 OLD, NEW = "support.versions.app_one", "support.versions.app_two"
+DURABLE = "support.versions.app_durable"
 SOLO = ("--concurrency", "1")
 CROWD = 5_000
 
@@ -95,6 +96,31 @@ def test_jobs_of_what_another_worker_knows_stay_in_the_queue(
             until(lambda: are(jobs, added, "completed"))
             results = {jobs.row(one)["result"]["app"] for one in added}
             assert (results, jobs.seen(added[-1], "attempt")) == ({"1.9"}, (1,))
+
+
+def test_a_job_of_a_version_that_another_worker_may_have_is_put_on_hold_once(
+    qwf_dsn: str, jobs: Jobs
+) -> None:
+    """It is not claimed over and over meanwhile, and it is said that the worker lacks the version."""
+    HeartbeatRepository(jobs.connection).beat(
+        f"old:{jobs.queue}:1", host_label="old", queue=jobs.queue, pid=1, state="paused"
+    )
+    (job,) = enqueue(jobs, 1, "long")
+    jobs.connection.execute(
+        "INSERT INTO durable_steps"
+        " (job_family, job_id, name, call, position, kind, status, attempt, version, finished_at)"
+        " VALUES (%s, %s, 'a', 0, 1, 'step', 'done', 1, '1', now())",
+        [jobs.family, job],
+    )
+    table = "workflow_node_jobs" if jobs.family == "node" else "ingest_jobs"
+    jobs.connection.execute(f"UPDATE {table} SET attempt = 1 WHERE id = %s", [job])
+    with worker(qwf_dsn, jobs, DURABLE, *SOLO):
+        until(lambda: jobs.seen(job, "attempt") != (1,))
+        behind = enqueue(jobs, 20, "both")
+        until(lambda: are(jobs, behind, "completed"))
+        until(lambda: beat_of(jobs, "durable").load.get("lacks") == ["long@1"])
+        assert "'long@1' put it aside; 1 of 2 that are alive may know it" in said_of(jobs, qwf_dsn, job)
+    assert jobs.seen(job, "status", "hold_key", "attempt") == ("scheduled", "long@1", 2)
 
 
 def test_what_nobody_alive_knows_is_on_hold_and_explained(qwf_dsn: str, jobs: Jobs) -> None:

@@ -9,6 +9,7 @@ from queue_workflows.engine.deploy.findings import Finding, Level
 from queue_workflows.engine.durable.function import before_versions, version_name
 from queue_workflows.engine.registry.node_modules import ModuleResolver
 from queue_workflows.engine.registry.tasks import TaskRegistry
+from queue_workflows.errors import QwfError
 from queue_workflows.repositories.durable.steps import ANY_VERSION
 from queue_workflows.repositories.reports.open_work import InFlight, OpenWorkRepository, Spawned
 from queue_workflows.repositories.sql.families import INGEST
@@ -27,12 +28,20 @@ def functions_in_flight(
         if one.family == INGEST.name:
             is_known, versions = tasks.knows(one.name) and one.queue in queues, tasks.versions_of(one.name)
         else:
-            is_known, versions = modules.find(one.name) is not None, modules.versions_of(one.name)
+            is_known, versions = _is_usable(modules, one.name), modules.versions_of(one.name)
         if is_known:
             yield from _of_function(one, versions, codes)
     for spawned in open_work.spawned():
         if spawned.queue in queues and not tasks.knows(spawned.name):
             yield _of_children(spawned)
+
+
+def _is_usable(modules: ModuleResolver, name: str) -> bool:
+    """Whether a module is there and can be run; of one that is broken it is told as such."""
+    try:
+        return modules.look(name) is not None
+    except QwfError:
+        return False
 
 
 class _Codes:

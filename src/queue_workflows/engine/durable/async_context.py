@@ -343,10 +343,17 @@ class AsyncDurableContext(DurableBase):
         with self._arrivals.storing():
             return (await self._run(self._asks.store([*late, step])))[-1].at
 
+    async def _store_late(self) -> None:
+        late, self._late = self._late, []
+        await self._run(self._asks.store(late))
+
     async def _stored(self, transaction: AsyncStepTransaction, step: NewStep) -> Stored:
         """Store a step, with what it has written if it has."""
         if transaction.connection is not None:
             transaction.take_back(transaction.connection)
+            if any(late.ended_at is not None for late in self._late):
+                # The branch that came after it is not to be stored before it.
+                await self._store_late()
             answer: Any = await awaited(
                 transaction.connection, lambda usable: usable and self._asks.store_on(usable, step)
             )

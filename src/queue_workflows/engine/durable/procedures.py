@@ -193,7 +193,8 @@ class Procedures:
 
     def _ends(self, repository: ChildRepository, ids: Sequence[int]) -> list[ChildEnd]:
         """What became of children that are over, without those of which retention has left nothing."""
-        size, most = repository.size(ids), current_limits().max_bytes
+        # One alone was admitted as a result, and there are no parts of it to gather.
+        size, most = repository.size(ids) if len(ids) > 1 else 0, current_limits().max_bytes
         if size > most:
             raise Discard(
                 f"the results of {len(ids):,} children are {size:,} bytes, more than the {most:,} that are"

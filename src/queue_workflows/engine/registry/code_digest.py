@@ -19,13 +19,20 @@ from typing import Any, Final
 MARK: Final = "#"
 
 
-@cache
 def code_digest(fn: Callable[..., Any]) -> str | None:
-    """The digest of a function; None where its source is not there, or is no `def`."""
+    """The digest of a function; None where its source is not there, or is no `def`.
+
+    Whatever goes wrong: an object may not even have a hash, and no worker is to end by what it tells others.
+    """
     try:
-        (read,) = ast.parse(dedent(inspect.getsource(inspect.unwrap(fn)))).body
-    except (OSError, TypeError, ValueError, SyntaxError):
+        return _digest(fn)
+    except Exception:
         return None
+
+
+@cache
+def _digest(fn: Callable[..., Any]) -> str | None:
+    (read,) = ast.parse(dedent(inspect.getsource(inspect.unwrap(fn)))).body
     if not isinstance(read, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     read.name, read.decorator_list = "_", []

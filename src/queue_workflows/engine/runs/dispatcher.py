@@ -192,7 +192,10 @@ class Dispatcher:
         if run is not None and acted is not None and known is not None:
             nodes = known()
             self._kept.keep(run.id, run.next_version, nodes)
-            self._rest(run, acted, len(events), nodes)
+            if len(events) >= EVENTS_AT_ONCE:
+                self._rests.forget(run.id)
+            else:
+                self._rest(run, acted, len(events), nodes)
         return bool(events) or acted is not None
 
     def _rest(self, run: LockedRun, acted: Advancing, events: int, nodes: Known) -> None:

@@ -230,6 +230,7 @@ def _write(
     graph = document.derived(graph_of)
     again = (document.by_id[node_id] for node_id in reopening.again)
     mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
+    from_start = _from_start(reopening, document, from_nodes)
     WorkflowNodeRepository(conn).write(run_id, reopening.nodes.values(), mapped)
     SteeringRepository(conn).reopen(
         run_id,
@@ -237,7 +238,8 @@ def _write(
         ready=reopening.ready,
         untouched=reopening.dropped,
         anew=_anew(reopening, document, from_nodes),
-        from_start=_from_start(reopening, document, from_nodes),
+        from_start=from_start,
+        going_on=[node_id for node_id in reopening.again if node_id not in from_start],
         unsealed=any(isinstance(node, SealNode) for node in again),
         actor=actor,
         reason=reason,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from queue_workflows.repositories.limits import lanes
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.connection import Statements
@@ -50,6 +51,18 @@ WITH RECURSIVE below AS (
     SELECT child.id, below.depth + 1 FROM below
     JOIN ingest_jobs AS child ON child.spawned_by = 'ingest:' || below.id
     WHERE child.finished_at IS NULL AND below.depth < 1000
+)
+SELECT DISTINCT id FROM below ORDER BY id
+"""
+# below: what was cancelled of what these jobs have spawned, and of what that has.
+CANCELLED_BELOW: Final = """
+WITH RECURSIVE below AS (
+    SELECT id, 1 AS depth FROM ingest_jobs
+    WHERE spawned_by = ANY (%(parents)s::text[]) AND spawned_by IS NOT NULL AND status = 'cancelled'
+    UNION
+    SELECT child.id, below.depth + 1 FROM below
+    JOIN ingest_jobs AS child ON child.spawned_by = 'ingest:' || below.id
+    WHERE child.status = 'cancelled' AND below.depth < 1000
 )
 SELECT DISTINCT id FROM below ORDER BY id
 """
@@ -156,6 +169,19 @@ def cancel_below(
     below = [row[0] for row in sql.rows(OPEN_BELOW, {"parents": parents})] if parents else []
     if below:
         sql.rows(CANCEL[INGEST.name], params(below, actor, reason))
+
+
+def retry_below(sql: Statements, family: Family, ids: Iterable[int]) -> None:
+    """Run again what durable functions among these jobs have spawned and was cancelled, as with them.
+
+    They go on from their steps, one of which waits for it.
+    """
+    parents = [f"{family.name}:{job_id}" for job_id in ids]
+    below = [row[0] for row in sql.rows(CANCELLED_BELOW, {"parents": parents})] if parents else []
+    if below:
+        rows = sql.rows(RETRY[INGEST.name], params(below, None, None))
+        if keyed := [row[0] for row in rows if row[2] is not None]:
+            sql.rows(lanes.MOVE_SURPLUS[INGEST.name], {"ids": id_array(keyed)})
 
 
 def bring_back(sql: Statements, ids: Iterable[int]) -> list[int]:

@@ -177,7 +177,14 @@ def name_to_know(job: Job) -> str | None:
         return None
     if job.status != JobStatus.QUEUED and job.hold_reason not in _FOR_WHAT_IT_IS:
         return None
-    return job.node_module if isinstance(job, WorkflowNodeJob) else job.task_name
+    name = job.node_module if isinstance(job, WorkflowNodeJob) else job.task_name
+    # On hold for a version of it, as `film@1`.
+    return job.hold_key if (job.hold_key or "").startswith(f"{name}@") else name
+
+
+def published_as(job: Job) -> str | None:
+    """As what workers publish it: a node's module alone, as none is imported to see its versions."""
+    return job.node_module if isinstance(job, WorkflowNodeJob) else name_to_know(job)
 
 
 def waited_until(job: Job) -> datetime | None:
@@ -211,6 +218,7 @@ class ExplainingRepository:
             params = params | {
                 "queues_known": [job.queue],
                 "names_known": [name],
+                "names_published": [published_as(job)],
                 "stale_s": self._stale_s,
             }
         read = read_together(self._conn, family.table, reads, params)

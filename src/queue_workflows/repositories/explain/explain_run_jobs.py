@@ -30,6 +30,7 @@ from queue_workflows.repositories.explain.explain_job import (
     Circumstances,
     Limit,
     name_to_know,
+    published_as,
 )
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.limits.adapted import FROM_CAPS
@@ -319,14 +320,17 @@ class _Rare:
         reads = _OF_KEYS if keys else {}
         reads = reads | {"programs": BINARIES} if programs else {}
         reads = reads | {f"held_{name}": sql for name, sql in HOLDERS_OF_EACH.items()} if locks else {}
-        to_know = {(job.queue, name) for job in waiting if (name := name_to_know(job)) is not None}
+        to_know = {
+            (job.queue, name, published_as(job)) for job in waiting if (name := name_to_know(job)) is not None
+        }
         reads = reads | ({"knowing": WHICH_KNOW} if to_know else {})
         parked = [job.id for job in waiting if job.hold_reason in PARKED]
         reads = reads | ({"steps": WAITING, "children": OPEN_CHILDREN_OF_EACH} if parked else {})
         params = {
             "family": NODE.name,
-            "queues_known": [queue for queue, _ in to_know],
-            "names_known": [name for _, name in to_know],
+            "queues_known": [queue for queue, _, _ in to_know],
+            "names_known": [name for _, name, _ in to_know],
+            "names_published": [published for _, _, published in to_know],
             "stale_s": STALE_S,
             "ids": list(self._waiting),
             "keys": sorted(keys),

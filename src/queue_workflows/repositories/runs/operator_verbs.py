@@ -12,8 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queue_workflows.repositories.claims.operator_verbs import retry_below
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.families import NODE as NODE_JOBS
 from queue_workflows.states import NodeState, RunStatus
 
 # What the engine's own dispatcher expands; a run in another mode is the host app's.
@@ -153,6 +155,13 @@ UPDATE workflow_runs SET
     seal_requested_at = CASE WHEN %(unsealed)s::boolean THEN NULL ELSE seal_requested_at END
 WHERE id = %(run_id)s::uuid
 RETURNING id
+"""
+# Jobs of nodes that go on from what they did, if any is of a durable function.
+GOING_ON: Final = """
+SELECT id FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(going_on)s::text[])
+    AND status IN ('failed', 'cancelled') AND attempt > 0
+    AND (SELECT true FROM durable_steps WHERE job_family = 'node' LIMIT 1)
 """
 # By itself, as the statement before deletes what was there at its beginning.
 REOPENED: Final = """
@@ -304,6 +313,7 @@ class SteeringRepository:
         untouched: Sequence[str],
         anew: Sequence[str],
         from_start: Sequence[str],
+        going_on: Sequence[str],
         unsealed: bool,
         actor: str | None,
         reason: str | None,
@@ -311,7 +321,8 @@ class SteeringRepository:
     ) -> None:
         """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held.
 
-        `unsealed` is for one that goes through its last step again.
+        `unsealed` is for one that goes through its last step again. What the nodes that are `going_on` from
+        what they did have spawned, and was cancelled with them, goes on as well.
         """
         params = {
             "run_id": run_id,
@@ -325,6 +336,9 @@ class SteeringRepository:
             "details": json.dumps(details),
         }
         self._sql.rows(REOPEN, params)
+        if going_on:
+            rows = self._sql.rows(GOING_ON, {"run_id": run_id, "going_on": list(going_on)})
+            retry_below(self._sql, NODE_JOBS, [job_id for (job_id,) in rows])
         self._sql.rows(REOPENED, {"run_id": run_id, "payload": json.dumps({"nodes": list(ready)})})
 
 

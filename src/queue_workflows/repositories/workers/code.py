@@ -55,8 +55,8 @@ _IS_ALIVE: Final = """worker.queue = {queue} AND worker.state NOT IN ('quarantin
         AND worker.last_seen > statement_timestamp() - make_interval(secs => %(stale_s)s::float8)"""
 # A worker of an engine that publishes nothing may know everything. What is looked up by a function of the
 # host app's is known when it was asked for: until then nobody but that worker can tell.
-_MAY_KNOW: Final = """(code.digest IS NULL OR code.is_open OR code.names ? {name})
-            AND (worker.load -> 'lacks' ? {name}) IS NOT TRUE"""
+_MAY_KNOW: Final = """(code.digest IS NULL OR code.is_open OR code.names ? {published})
+            AND (worker.load -> 'lacks' ?| ARRAY[{name}, {published}]) IS NOT TRUE"""
 # Of some names those that a living worker of the queue may know, but for the one that asks.
 KNOWN_ELSEWHERE: Final = (
     """
@@ -70,16 +70,19 @@ WHERE EXISTS (
 """.replace("{is_alive}", _IS_ALIVE)
     .replace("{may_know}", _MAY_KNOW)
     .replace("{queue}", "%(queue)s::text")
+    .replace("{published}", "met.name")
     .replace("{name}", "met.name")
 )
-# asked: the names, each on a queue. alive: how many workers that has, how many of them may know the name, and
-# how many of those are paused or off.
+# asked: the names, each on a queue, and as what workers publish it. alive: how many workers that has, how
+# many of them may know the name, and how many of those are paused or off.
 # last: the content with the name that was seen last, by itself or by a worker that has it, or had until it
 # went silent.
 WHICH_KNOW: Final = (
     """
 SELECT asked.queue, asked.name, alive.workers, alive.knowing, alive.resting, last.app_version, last.until
-FROM unnest(%(queues_known)s::text[], %(names_known)s::text[]) AS asked (queue, name)
+FROM unnest(
+    %(queues_known)s::text[], %(names_known)s::text[], %(names_published)s::text[]
+) AS asked (queue, name, published)
 CROSS JOIN LATERAL (
     SELECT count(*) AS workers, count(*) FILTER (WHERE {may_know}) AS knowing,
         count(*) FILTER (WHERE worker.state IN ('paused', 'parked') AND {may_know}) AS resting
@@ -93,13 +96,14 @@ LEFT JOIN LATERAL (
         WHERE worker.versions ->> 'code' = code.digest
     )) AS until
     FROM worker_code AS code
-    WHERE code.queue = asked.queue AND code.names ? asked.name
+    WHERE code.queue = asked.queue AND code.names ? asked.published
     ORDER BY until DESC
     LIMIT 1
 ) AS last ON true
 """.replace("{is_alive}", _IS_ALIVE)
     .replace("{may_know}", _MAY_KNOW)
     .replace("{queue}", "asked.queue")
+    .replace("{published}", "asked.published")
     .replace("{name}", "asked.name")
 )
 # Those last seen first, of any queue: what their workers say of the code of durable functions.

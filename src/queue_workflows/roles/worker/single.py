@@ -26,7 +26,7 @@ from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ended, Ending
-from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.worker_base import WorkerBase
 from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectsTurn
@@ -212,7 +212,7 @@ class Worker(WorkerBase):
         if last_words is not None:
             self._worker_connection.repository().beat_many([(job.fence, last_words)])
         # What waits for a worker that knows it, or for a lock, would else wait until there is no work.
-        if not self._is_unknown(ending) and self._is_at_once():
+        if not self._is_unknown(job, ending) and self._is_at_once():
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             ended = self._worker_connection.claim_session().end([ending])
@@ -220,12 +220,13 @@ class Worker(WorkerBase):
         self._tell(held, ending, ended)
         return None
 
-    def _is_unknown(self, ending: Ending) -> bool:
+    def _is_unknown(self, job: ClaimedJob, ending: Ending) -> bool:
         """Note what a job that was put on hold needs and this process does not know; whether it is that."""
         if ending.hold_reason not in (UNKNOWN_TASK, UNKNOWN_MODULE):
             return False
-        if ending.hold_key is not None:
-            self._unknown.met(ending.hold_key)
+        if (key := ending.hold_key) is not None:
+            is_version = key != _name_of(job)
+            (self._unknown.met_version if is_version else self._unknown.met)(key)
         return True
 
     def _tell(self, held: HeldJob, ending: Ending, ended: Ended) -> None:
@@ -260,3 +261,10 @@ class Worker(WorkerBase):
             self._holdings.drop(held)
         self._tell(held, ending, ended)
         return following
+
+
+def _name_of(job: ClaimedJob) -> str | None:
+    """By what claims pass a job by."""
+    if isinstance(job, ClaimedIngestJob):
+        return job.task_name
+    return job.node_module if isinstance(job, ClaimedNodeJob) else None

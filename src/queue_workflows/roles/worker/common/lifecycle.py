@@ -38,6 +38,8 @@ _FETCH_EVERY_S: Final = 60.0
 _FETCH_MORE_S: Final = 1.0
 # So many jobs for models at a time: one is for us, others may have to put aside again what we leave.
 _FETCHED_FOR_MODELS: Final = 32
+# Nor can workers that lack a version of a module pass its jobs by.
+_FETCHED_FOR_VERSIONS: Final = 32
 _LOOK_AGAIN_S: Final = 1.0
 
 
@@ -171,23 +173,36 @@ class WorkerLifecycle:
         """
         repository, queue = self._worker_connection.repository(), self._options.queue
         bounded = self._guardian.holdings.bounded
-        reason, known = UNKNOWN_TASK, self._job_runner.task_names()
+        known = self._job_runner.task_names()
         if self._family is not INGEST:
             with bounded():
                 keys = repository.held_keys(UNKNOWN_MODULE, queue=queue)
-            reason, known = UNKNOWN_MODULE, [key for key in keys if self._knows(key)]
+            known = [key for key in keys if self._knows(key)]
             if (published := self._guardian.terms.published) is not None:
                 published.find(known)
         is_more = False
         if self._family is INGEST:
             is_more = self._fetch_for_tasks(known) and self._fetch_size.was_full
         elif known:
-            with bounded():
-                # Workers that do not know them may take them first, and put them aside again.
-                is_more = repository.promote_held(reason, known, queue=queue) > 0
+            is_more = self._fetch_for_modules(known) > 0
         if self._job_runner.keeps_models:
             is_more |= self._fetch_for_models() > 0
         self._fetch_at = time.monotonic() + (_FETCH_MORE_S if is_more else _FETCH_EVERY_S)
+
+    def _fetch_for_modules(self, known: list[str]) -> int:
+        """All that waits for modules of ours, and some of what waits for a version of one, as `film@1`."""
+        repository, fetched = self._worker_connection.repository(), 0
+        names = [key for key in known if "@" not in key]
+        versions = [key for key in known if "@" in key]
+        few = LONGEST_PAGE if self._options.drain else _FETCHED_FOR_VERSIONS
+        for keys, most in ((names, LONGEST_PAGE), (versions, few)):
+            if keys:
+                with self._guardian.holdings.bounded():
+                    # Workers that do not know them may take them first, and put them aside again.
+                    fetched += repository.promote_held(
+                        UNKNOWN_MODULE, keys, queue=self._options.queue, limit=most
+                    )
+        return fetched
 
     def _fetch_for_tasks(self, known: list[str]) -> bool:
         """A page of what waits for our tasks; whether there was something."""

@@ -11,6 +11,9 @@ still read by each claim that looks at everything: a crowd of a task at the head
 as well, and workers that know the task fetch it page by page (`fetch_size`). A crowd of node jobs stays in
 the queue, and is read: a worker that knows their module fetches all that is on hold at once, so that they
 would go to and fro.
+
+What a job began under may be a version that this worker lacks, as `film@1`. No claim can pass that by, as its
+row says `film`. So it stays on hold until a worker fetches it that has the version.
 """
 
 from __future__ import annotations
@@ -54,6 +57,8 @@ class UnknownTasks:
         self._stale_s = stale_s
         # How many jobs of each name were put on hold by this worker since it looked last.
         self._met: Counter[str] = Counter()
+        # Versions that were met; a row does not say of which it is.
+        self._versions: set[str] = set()
         # Names of which jobs were put on hold while nobody knew them.
         self._aside: set[str] = set()
         self._due = math.inf
@@ -68,6 +73,14 @@ class UnknownTasks:
         if self._published is not None and self._published.lack(name):
             self._met[name] += 1
             self._due, self._pause = -math.inf, FIRST_LOOK_S
+
+    def met_version(self, key: str) -> None:
+        """A job is put on hold, as its stored steps are of a version that this process lacks.
+
+        To give it back would be to claim it again.
+        """
+        if self._published is not None and self._published.lack(key):
+            self._versions.add(key)
 
     def settle(self, worker_connection: WorkerConnection, now: float) -> None:
         """Leave these jobs to those that know them, or put them on hold until somebody does."""
@@ -84,12 +97,11 @@ class UnknownTasks:
             self._due = -math.inf
             return
         self._pause = FIRST_LOOK_S if did else min(LAST_LOOK_S, self._pause * 2)
-        lacked = self._published is not None and bool(self._published.lacked)
-        self._due = now + self._pause if lacked else math.inf
+        self._due = now + self._pause if self._lacked() else math.inf
 
     def _settle(self, worker_connection: WorkerConnection) -> int:
         """How many jobs were put on hold or back at once, at the most, so that there may be more."""
-        lacked = set() if self._published is None else set(self._published.lacked)
+        lacked = self._lacked()
         repository = worker_connection.repository()
         known = WorkerCodeRepository(worker_connection.connected()).known_elsewhere(
             self._queue, lacked, worker_id=self._worker_id, stale_s=self._stale_s
@@ -110,6 +122,10 @@ class UnknownTasks:
             )
             did = max(did, crowd)
         return did
+
+    def _lacked(self) -> set[str]:
+        """The names that claims pass by."""
+        return set() if self._published is None else set(self._published.lacked) - self._versions
 
     def _give_back(self, worker_connection: WorkerConnection, names: Iterable[str], limit: int) -> None:
         if names and limit:
