@@ -47,7 +47,7 @@ def waits(invocation: Invocation, *, name: str | None, since: float, as_json: bo
     rows = [_cells(one, cause) for one in found.queues for cause in one.causes]
     print_table(["QUEUE", "JOBS", "CAUSE", "WAITED", "JOB-HOURS", "SHARE"], rows)
     for one in found.queues:
-        about = "about " if one.is_about else ""
+        about = "at least " if one.is_at_least else "about " if one.is_about else ""
         say(
             f"{one.queue}: {about}{one.jobs:,} {one.family} jobs ended, which waited"
             f" {say_span(one.waited_s)} and worked {say_span(one.worked_s)}"

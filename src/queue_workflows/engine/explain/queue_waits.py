@@ -16,6 +16,7 @@ from typing import Final
 from queue_workflows.engine.explain.history import pauses, wishes_of
 from queue_workflows.engine.explain.time_spent import (
     Cause,
+    Weights,
     causes_of,
     full_slices,
     sliced,
@@ -31,6 +32,8 @@ from queue_workflows.repositories.sql.families import FAMILIES, Family
 # So many parts of the time, and so many jobs of each family and part.
 SLICES: Final = 48
 EACH: Final = 100
+# What ended in parts that are not read to their end is counted up to this, by family.
+COUNTED: Final = 500_000
 # So many causes of a queue are told one by one.
 CAUSES: Final = 20
 OTHERS: Final = Cause("untold", "others")
@@ -57,6 +60,8 @@ class QueueWaits:
     causes: tuple[WaitCause, ...]
     # Whether more ended than were read, so that all of this is an estimate.
     is_about: bool
+    # Whether it is less than all, as more ended than are counted.
+    is_at_least: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class _Sums:
     worked_s: float = 0.0
     of_cause: defaultdict[Cause, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
     is_about: bool = False
+    is_at_least: bool = False
 
     def add(self, causes: Iterator[tuple[Cause, timedelta]], weight: float) -> None:
         """A job that stands for `weight` jobs."""
@@ -91,7 +97,13 @@ class _Sums:
 
 
 def queue_waits(
-    conn: Handle, *, since_s: float, queue: str | None = None, slices: int = SLICES, each: int = EACH
+    conn: Handle,
+    *,
+    since_s: float,
+    queue: str | None = None,
+    slices: int = SLICES,
+    each: int = EACH,
+    counted: int = COUNTED,
 ) -> Waits:
     """What ended in the last `since_s` seconds; of one queue if that is asked for."""
     now, running = at_work(conn)
@@ -100,7 +112,11 @@ def queue_waits(
     asked = _pauses(conn, [one for jobs in ended.values() for one in jobs], now)
     found: list[QueueWaits] = []
     for family, jobs in ended.items():
-        looked = _Look(parts, jobs, running[family.name], asked, each)
+        full = full_slices(((one.slice, one.finished_at) for one in jobs), parts, each=each)
+        weights = weights_of(WaitRepository(conn, family), full, parts, each=each, counted=counted)
+        looked = _Look(
+            parts, jobs=jobs, running=running[family.name], pauses=asked, full=full, weights=weights
+        )
         found += [_told(family, name, sums) for name, sums in looked.sums(queue).items()]
     return Waits(now, since_s, tuple(sorted(found, key=lambda one: (-one.waited_s, one.family, one.queue))))
 
@@ -111,14 +127,14 @@ class _Look:
     def __init__(
         self,
         slices: Sequence[Slice],
+        *,
         jobs: Sequence[EndedJob],
         running: Sequence[Ran],
         pauses: Mapping[str, Sequence[Pause]],
-        each: int,
+        full: Mapping[int, datetime],
+        weights: Weights,
     ) -> None:
-        self._slices, self._jobs, self._pauses = slices, jobs, pauses
-        full = full_slices(((one.slice, one.finished_at) for one in jobs), slices, each=each)
-        self._weights = weights_of(full, slices)
+        self._slices, self._jobs, self._pauses, self._weights = slices, jobs, pauses, weights
         # What was not read of a full slice may be of any queue.
         self._unread = [(at, slices[place].end) for place, at in full.items()]
         ended = [Ran(one.slice, one.id, one.queue, one.started_at, one.finished_at) for one in jobs]
@@ -138,8 +154,9 @@ class _Look:
             facts = facts_of(
                 one, at=now, waits_since=one.waits_since, pauses=self._pauses[name], served=served[name]
             )
-            found[name].add(causes_of(bar_of(facts)), self._weights.get(one.slice, 1.0))
-            found[name].is_about |= one.slice in self._weights
+            found[name].add(causes_of(bar_of(facts)), self._weights.of_slice.get(one.slice, 1.0))
+            found[name].is_about |= one.slice in self._weights.of_slice
+            found[name].is_at_least |= one.slice in self._weights.at_least
         return found
 
     def _served(self, queue: str) -> Served:
@@ -179,4 +196,5 @@ def _told(family: Family, queue: str, sums: _Sums) -> QueueWaits:
         waited_s=waited_s,
         causes=tuple(dearest),
         is_about=sums.is_about,
+        is_at_least=sums.is_at_least,
     )

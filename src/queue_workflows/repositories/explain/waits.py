@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
+from queue_workflows.repositories.sql.families import INGEST, LARGEST_ID, NODE, Family, per_family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
 # slice: a span of time. job: the first that ended in it, by the index of what is over. Of their errors the
@@ -46,6 +46,19 @@ CROSS JOIN LATERAL (
         INGEST.name: "'task', NULL::timestamptz",
     },
 )
+# How many ended in each of these spans, as far as they are counted: the index alone is read.
+HOW_MANY: Final = per_family("""
+SELECT slice.number, (
+    SELECT count(*) FROM (
+        SELECT FROM {source}
+        WHERE finished_at >= slice.begins AND finished_at < slice.ends
+        ORDER BY finished_at
+        LIMIT %(most)s::bigint
+    ) AS ended
+)
+FROM unnest(%(begins)s::timestamptz[], %(ends)s::timestamptz[])
+    WITH ORDINALITY AS slice (begins, ends, number)
+""")
 # When jobs ran, of every queue, as above.
 RAN: Final = per_family("""
 SELECT slice.number, job.id, job.queue, job.started_at, job.finished_at
@@ -122,6 +135,12 @@ class WaitRepository:
         for number, *row in self._sql.rows(ENDED[self._name], _params(slices, each)):
             yield EndedJob(number - 1, *row[:7], *map(_listed, row[7:9]), *row[9:])
 
+    def how_many(self, slices: Sequence[Slice], *, most: int) -> list[int]:
+        """How many ended in each of these spans; of one that says `most` there may be more."""
+        params = _spans(slices) | {"most": check.whole("most", most, 1, LARGEST_ID)}
+        counted = dict(self._sql.rows(HOW_MANY[self._name], params))
+        return [counted[number] for number in range(1, len(slices) + 1)]
+
     def ran(self, slices: Sequence[Slice], *, each: int) -> list[Ran]:
         """When these ran, and since when some job of a queue does now."""
         rows = self._sql.rows(RAN[self._name], _params(slices, each))
@@ -139,11 +158,11 @@ def at_work(conn: Handle) -> tuple[datetime, dict[str, list[Ran]]]:
 
 
 def _params(slices: Sequence[Slice], each: int) -> dict[str, Any]:
-    return {
-        "begins": [one.begin for one in slices],
-        "ends": [one.end for one in slices],
-        "each": check.whole("each", each, 1, LONGEST_PAGE),
-    }
+    return _spans(slices) | {"each": check.whole("each", each, 1, LONGEST_PAGE)}
+
+
+def _spans(slices: Sequence[Slice]) -> dict[str, Any]:
+    return {"begins": [one.begin for one in slices], "ends": [one.end for one in slices]}
 
 
 def _listed(text: str) -> list[dict[str, Any]]:
