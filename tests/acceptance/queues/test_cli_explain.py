@@ -615,8 +615,10 @@ def test_where_the_time_of_a_job_went(jobs, explain, qwf_dsn):
     told = [line.split(" s  ")[1] for line in parts.partition("history:")[0].splitlines()]
     assert told[-3:] == ["held: unknown task 'draw'", "queued", "attempt 2 on w1"]
     waits = qwf_here("--db", qwf_dsn, "queue", "waits", "--queue", jobs.queue).stdout
-    assert [line.split()[0] for line in waits.splitlines()] == ["QUEUE", jobs.queue, jobs.queue]
+    assert [line.split()[0] for line in waits.splitlines()] == ["QUEUE", *[jobs.queue] * 3]
     assert "held: unknown task 'draw'" in waits
+    # The hold has set the time anew at which it was due.
+    assert "queued, or what its row keeps no more" in waits
     refused = qwf_here(
         "--db", qwf_dsn, "explain", "0" * 8 + "-0000-0000-0000-" + "0" * 12, "--past", status=2
     )

@@ -144,6 +144,27 @@ def test_a_job_in_a_lane_is_held_from_the_moment_it_came_there(jobs: Jobs) -> No
     limits.clear("host:x", actor="me")
 
 
+def test_what_is_retried_was_over_until_then(jobs: Jobs) -> None:
+    """Its last attempt and its end are kept by the retry; what it was over is no wait, of a queue neither."""
+    (job_id,) = jobs.enqueue()
+    jobs.repository.end(ending(jobs.one(), "completed"))
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET created_at = now() - interval '5 h', run_at = now() - interval '5 h',
+            started_at = now() - interval '4 h', finished_at = now() - interval '3 h'"""
+    )
+    jobs.repository.retry_many([job_id], actor="ann")
+    jobs.repository.end(ending(jobs.one("w2"), "completed"))
+    past = past_of(jobs.connection, circumstances(jobs, job_id))
+    hours = [(one.kind, round((one.end - one.start).total_seconds() / 3600)) for one in past.parts]
+    assert [one for one in hours if one[1]] == [("unserved", 1), ("running", 1), ("over", 3)]
+    assert (round(past.spent.waited.total_seconds() / 3600), past.spent.over > past.spent.waited) == (2, True)
+    (waits,) = queue_waits(jobs.connection, since_s=60).queues
+    assert {one.cause.kind for one in waits.causes} <= {"unserved", "tried", "queued"}
+    told = history_of(jobs, job_id)
+    assert told.count("completed") == 2
+    assert not [text for text in told if text.startswith(("on hold", "due"))]
+
+
 def test_what_a_row_keeps_no_more_is_said_to_be_so(jobs: Jobs) -> None:
     """The oldest holds go as newer ones come; their time is nobody's queue."""
     (job_id,) = jobs.enqueue()

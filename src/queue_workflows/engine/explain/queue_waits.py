@@ -82,13 +82,13 @@ class _Sums:
     is_at_least: bool = False
 
     def add(self, causes: Iterator[tuple[Cause, timedelta]], weight: float) -> None:
-        """A job that stands for `weight` jobs."""
+        """A job that stands for `weight` jobs; what was over until it was retried waited for nothing."""
         self.jobs += weight
         own: dict[Cause, float] = {}
         for cause, took in causes:
             if cause.kind == "work":
                 self.worked_s += took.total_seconds() * weight
-            else:
+            elif cause.kind != "over":
                 own[cause] = own.get(cause, 0.0) + took.total_seconds()
         for cause, seconds in own.items():
             sums = self.of_cause[cause]

@@ -20,7 +20,18 @@ from queue_workflows.repositories.explain.waits import Ran, Slice, WaitRepositor
 from queue_workflows.repositories.sql.connection import Handle
 
 CauseKind: TypeAlias = Literal[
-    "parents", "due", "held", "queued", "unserved", "paused", "retry", "parked", "tried", "untold", "work"
+    "parents",
+    "due",
+    "held",
+    "queued",
+    "unserved",
+    "paused",
+    "over",
+    "retry",
+    "parked",
+    "tried",
+    "untold",
+    "work",
 ]
 # In so many spans a job's wait is looked at, at so many jobs of each, and at so many that ended after it.
 SLICES: Final = 32
@@ -44,7 +55,8 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """A job's life until now: how long it worked and waited, and each cause, the longest first.
+    """A job's life until now: how long it worked and waited, and each cause, the longest first; what it was
+    over before an operator retried it is neither.
 
     `ran_meanwhile` is how many jobs of its queue ran while it was queued, `is_about` that it is an estimate,
     and `is_at_least` that more ended than were counted.
@@ -55,6 +67,7 @@ class TimeSpent:
     worked: timedelta
     waited: timedelta
     causes: tuple[tuple[Cause, timedelta], ...]
+    over: timedelta = timedelta()
     ran_meanwhile: int = 0
     is_about: bool = False
     is_at_least: bool = False
@@ -78,6 +91,9 @@ class Past:
         return tuple(one for one in self.bar if one.kind != "ended")
 
 
+_OVER: Final = Cause("over")
+
+
 def causes_of(segments: Sequence[Segment]) -> Iterator[tuple[Cause, timedelta]]:
     """Each part of a bar with its cause."""
     parts = [one for one in segments if one.kind != "ended"]
@@ -92,7 +108,7 @@ def _cause_of(one: Segment, *, is_work: bool) -> Cause:
     # Only a time of which the row tells no more has a note.
     if kind == "ended" or (kind == "queued" and one.note):
         return Cause("untold")
-    return Cause(kind, one.reason, one.key)
+    return _OVER if kind == "over" else Cause(kind, one.reason, one.key)
 
 
 def spent_of(segments: Sequence[Segment], at: datetime) -> TimeSpent:
@@ -100,10 +116,10 @@ def spent_of(segments: Sequence[Segment], at: datetime) -> TimeSpent:
     sums: dict[Cause, timedelta] = {}
     for cause, took in causes_of(segments):
         sums[cause] = sums.get(cause, timedelta()) + took
-    worked = sums.pop(Cause("work"), timedelta())
+    worked, over = sums.pop(Cause("work"), timedelta()), sums.pop(_OVER, timedelta())
     causes = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
     begin, end = (segments[0].start, segments[-1].end) if segments else (at, at)
-    return TimeSpent(begin, end, worked, end - begin - worked, tuple(causes))
+    return TimeSpent(begin, end, worked, end - begin - worked - over, tuple(causes), over)
 
 
 def past_of(conn: Handle, there: Circumstances) -> Past:
@@ -204,6 +220,7 @@ _SAID: Final = {
     "parents": "waiting for other nodes",
     "due": "not due yet",
     "unserved": "nothing of its queue ran",
+    "over": "over, until it was retried",
     "retry": "between two attempts",
     "tried": "in attempts before the last one",
     "untold": "queued, or what its row keeps no more",
@@ -239,7 +256,10 @@ def sentence_of(spent: TimeSpent, *, is_over: bool) -> str:
     causes = "; ".join(
         f"{length(took.total_seconds())} {said_of(cause, spent)}" for cause, took in spent.causes
     )
-    return f"{begins} {length(spent.waited.total_seconds())}" + (f": {causes}" if causes else "")
+    over = (
+        f"; it was over for {length(spent.over.total_seconds())} before it was retried" if spent.over else ""
+    )
+    return f"{begins} {length(spent.waited.total_seconds())}" + (f": {causes}" if causes else "") + over
 
 
 def json_of(past: Past) -> dict[str, Any]:
@@ -250,6 +270,7 @@ def json_of(past: Past) -> dict[str, Any]:
         "end": spent.end,
         "worked_s": spent.worked.total_seconds(),
         "waited_s": spent.waited.total_seconds(),
+        "over_s": spent.over.total_seconds(),
         "causes": [{**cause._asdict(), "seconds": took.total_seconds()} for cause, took in spent.causes],
         "ran_meanwhile": spent.ran_meanwhile,
         "is_about": spent.is_about,

@@ -26,7 +26,8 @@ SELECT slice.number, job.id, job.queue, job.status, job.attempt, job.claimed_by,
     CASE WHEN jsonb_array_length(job.errors) = 0 THEN '[]' ELSE (
         SELECT json_agg(json_build_object(
             'at', entry -> 'at', 'attempt', entry -> 'attempt', 'kind', entry -> 'kind',
-            'worker_id', entry -> 'worker_id', 'since', entry -> 'since', 'again_s', entry -> 'again_s'
+            'worker_id', entry -> 'worker_id', 'since', entry -> 'since', 'again_s', entry -> 'again_s',
+            'due', entry -> 'due'
         ))::text FROM jsonb_array_elements(job.errors) AS entry
     ) END, job.run_at, job.created_at, job.started_at, job.finished_at
 FROM unnest(%(begins)s::timestamptz[], %(ends)s::timestamptz[])
