@@ -34,6 +34,10 @@ SLICES: Final = 48
 EACH: Final = 100
 # What ended in parts that are not read to their end is counted up to this, by family.
 COUNTED: Final = 500_000
+# What ran before that is read as far back as a job has waited, in spans that double, each in so many parts.
+DOUBLED: Final = 20
+BEFORE: Final = 4
+EACH_BEFORE: Final = 64
 # So many causes of a queue are told one by one.
 CAUSES: Final = 20
 OTHERS: Final = Cause("untold", "others")
@@ -114,11 +118,38 @@ def queue_waits(
     for family, jobs in ended.items():
         full = full_slices(((one.slice, one.finished_at) for one in jobs), parts, each=each)
         weights = weights_of(WaitRepository(conn, family), full, parts, each=each, counted=counted)
+        # What is not read of a full part may be of any queue.
+        unread = [(at, parts[place].end) for place, at in full.items()]
+        before, unread_before = _ran_before(conn, family, jobs, parts)
         looked = _Look(
-            parts, jobs=jobs, running=running[family.name], pauses=asked, full=full, weights=weights
+            now,
+            jobs=jobs,
+            ran=[*running[family.name], *before],
+            unread=[*unread, *unread_before],
+            pauses=asked,
+            weights=weights,
         )
         found += [_told(family, name, sums) for name, sums in looked.sums(queue).items()]
     return Waits(now, since_s, tuple(sorted(found, key=lambda one: (-one.waited_s, one.family, one.queue))))
+
+
+def _ran_before(
+    conn: Handle, family: Family, jobs: Sequence[EndedJob], parts: Sequence[Slice]
+) -> tuple[list[Ran], list[tuple[datetime, datetime]]]:
+    """What ran before the parts, back to where the oldest of these jobs began to wait; what is not read."""
+    begin, oldest = parts[0].begin, min((one.created_at for one in jobs), default=parts[0].begin)
+    slices: list[Slice] = []
+    step = parts[-1].end - begin
+    while begin > oldest and len(slices) < BEFORE * DOUBLED:
+        since = max(begin - step, oldest)
+        slices += sliced(since, begin, BEFORE)
+        begin, step = since, step * 2
+    if not slices:
+        return [], []
+    ran = WaitRepository(conn, family).ran(slices, each=EACH_BEFORE)
+    full = full_slices(((one.slice, one.finished_at) for one in ran), slices, each=EACH_BEFORE)
+    unread = [(at, slices[place].end) for place, at in full.items()]
+    return ran, [*unread, (oldest, begin)] if begin > oldest else unread
 
 
 class _Look:
@@ -126,25 +157,28 @@ class _Look:
 
     def __init__(
         self,
-        slices: Sequence[Slice],
+        now: datetime,
         *,
         jobs: Sequence[EndedJob],
-        running: Sequence[Ran],
+        ran: Sequence[Ran],
+        unread: Sequence[tuple[datetime, datetime]],
         pauses: Mapping[str, Sequence[Pause]],
-        full: Mapping[int, datetime],
         weights: Weights,
     ) -> None:
-        self._slices, self._jobs, self._pauses, self._weights = slices, jobs, pauses, weights
-        # What was not read of a full slice may be of any queue.
-        self._unread = [(at, slices[place].end) for place, at in full.items()]
-        ended = [Ran(one.slice, one.id, one.queue, one.started_at, one.finished_at) for one in jobs]
-        self._ran = [*running, *ended]
+        self._now, self._jobs, self._pauses, self._weights = now, jobs, pauses, weights
+        self._unread = unread
+        ended = [
+            Ran(one.slice, one.id, one.queue, one.started_at, one.finished_at)
+            for one in jobs
+            if one.claimed_by is not None
+        ]
+        self._ran = [*ran, *ended]
+        self._since = min((one.created_at for one in jobs), default=now)
 
     def sums(self, queue: str | None) -> dict[str, _Sums]:
         """By queue, or of one."""
         found: dict[str, _Sums] = {}
         served: dict[str, Served] = {}
-        now = self._slices[-1].end
         for one in self._jobs:
             name = one.queue
             if queue not in (None, name):
@@ -152,7 +186,7 @@ class _Look:
             if name not in found:
                 found[name], served[name] = _Sums(), self._served(name)
             facts = facts_of(
-                one, at=now, waits_since=one.waits_since, pauses=self._pauses[name], served=served[name]
+                one, at=self._now, waits_since=one.waits_since, pauses=self._pauses[name], served=served[name]
             )
             found[name].add(causes_of(bar_of(facts)), self._weights.of_slice.get(one.slice, 1.0))
             found[name].is_about |= one.slice in self._weights.of_slice
@@ -160,8 +194,8 @@ class _Look:
         return found
 
     def _served(self, queue: str) -> Served:
-        begin, now = self._slices[0].begin, self._slices[-1].end
-        return Served.of([*spans_of(self._ran, queue, now), *self._unread], begin, now)
+        spans = [*spans_of(self._ran, queue, self._now), *self._unread]
+        return Served.of(spans, self._since, self._now)
 
 
 def _pauses(conn: Handle, jobs: Sequence[EndedJob], now: datetime) -> dict[str, list[Pause]]:
