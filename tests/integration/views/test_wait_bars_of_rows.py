@@ -10,6 +10,7 @@ import pytest
 from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
+from queue_workflows.engine.explain import time_spent
 from queue_workflows.engine.explain.history import history
 from queue_workflows.engine.explain.queue_waits import queue_waits
 from queue_workflows.engine.explain.time_spent import past_of, sentence_of
@@ -204,6 +205,48 @@ def test_a_time_in_which_nothing_of_its_queue_ran(jobs: Jobs) -> None:
     sums = {one.cause.kind: (one.jobs, round(one.seconds / 60)) for one in waits.causes}
     assert (waits.queue, waits.jobs, sums) == (jobs.queue, 2, {"unserved": (1, 40), "queued": (1, 10)})
     assert queue_waits(jobs.connection, since_s=7200, queue="other").queues == ()
+
+
+def test_what_ran_all_the_time_and_ended_long_after_it_is_found(jobs: Jobs) -> None:
+    """Among ever so many that ended since; where these are too many to read nothing is said to be unserved.
+    What was cancelled while it waited to be tried again did not run.
+    """
+    job_id, long = jobs.enqueue(100)[:2]
+    jobs.repository.end_many([ending(job) for job in jobs.claim(limit=100)])
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET started_at = now() - interval '3 min' + id * interval '0.1 s',
+            created_at = now() - interval '3 min', finished_at = now() - interval '2 min',
+            run_at = now() - interval '3 min', queue = CASE WHEN id = ANY(%s) THEN queue ELSE 'other' END""",
+        [[job_id, long]],
+    )
+    times = f"""UPDATE {jobs.table} SET created_at = now() - %s * interval '1 min', run_at = created_at,
+        started_at = now() - %s * interval '1 min', finished_at = now() - %s * interval '1 min',
+        claimed_by = 'w' WHERE id = %s"""
+    jobs.connection.execute(times, [110, 100, 99, job_id])
+    jobs.connection.execute(times, [125, 120, 1, long])
+    jobs.connection.execute(f"UPDATE {jobs.table} SET run_at = created_at")
+
+    def kinds() -> list[str]:
+        return [one.kind for one in past_of(jobs.connection, circumstances(jobs, job_id)).parts]
+
+    assert kinds() == ["queued", "running"]
+    jobs.connection.execute(f"UPDATE {jobs.table} SET claimed_by = NULL WHERE id = %s", [long])
+    assert kinds() == ["unserved", "running"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time_spent, "AFTER", 50)
+        assert kinds() == ["queued", "running"]
+
+
+def test_of_a_wait_that_began_before_the_time_all_is_told(jobs: Jobs) -> None:
+    """A metric of the last minutes says of hours in which nothing ran what the sums of a day do."""
+    jobs.enqueue()
+    jobs.repository.end(ending(jobs.one(), "completed"))
+    ago = "now() - interval '10 h'"
+    jobs.connection.execute(f"UPDATE {jobs.table} SET created_at = {ago}, run_at = {ago}")
+    for since_s in (300.0, 86_400.0):
+        (waits,) = queue_waits(jobs.connection, since_s=since_s).queues
+        causes = {one.cause.kind: round(one.seconds / 3600) for one in waits.causes}
+        assert {kind: hours for kind, hours in causes.items() if hours} == {"unserved": 10}
 
 
 def test_where_more_ended_than_are_read_they_stand_for_all(jobs: Jobs) -> None:

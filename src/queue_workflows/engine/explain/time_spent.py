@@ -33,9 +33,11 @@ CauseKind: TypeAlias = Literal[
     "untold",
     "work",
 ]
-# In so many spans a job's wait is looked at, at so many jobs of each, and at so many that ended after it.
+# In so many spans a job's wait is looked at, at so many jobs of each.
 SLICES: Final = 32
 EACH: Final = 64
+# So many ends after a job's wait are read for what ran during it.
+AFTER: Final = 20_000
 # What ended in slices that are not read to their end is counted up to this, all of them together.
 COUNTED: Final = 100_000
 
@@ -130,23 +132,26 @@ def past_of(conn: Handle, there: Circumstances) -> Past:
         return Past(tuple(bar), spent_of(bar, there.now))
     begin, end = queued[0].start, queued[-1].end
     slices = sliced(begin, end, SLICES)
-    # What began before its end may have ended long after it.
-    slices.append(Slice(end, max(there.now, end)))
     repository = WaitRepository(conn, there.family)
     ran = repository.ran(slices, each=EACH)
     ran = [one for one in ran if one.id != there.job.id or one.id is None]
     full = full_slices(((one.slice, one.finished_at) for one in ran), slices, each=EACH)
-    full.pop(len(slices) - 1, None)
     spans = [
         *spans_of(ran, there.job.queue, there.now),
         *((full[place], slices[place].end) for place in full),
     ]
+    is_all = True
+    if Served.of(spans, begin, end).gaps:
+        # What began before its end may have ended long after it.
+        after, is_all = repository.ran_at(there.job.queue, end, most=AFTER)
+        own = there.job.started_at, there.job.finished_at
+        spans += [span for span in after if span != own] if is_all else [(begin, end)]
     bar = bar_of_job(there, Served.of(spans, begin, end))
     weights = weights_of(repository, full, slices, each=EACH, counted=COUNTED)
     spent = replace(
         spent_of(bar, there.now),
         ran_meanwhile=_ran_meanwhile(ran, there.job.queue, queued, weights.of_slice),
-        is_about=bool(full),
+        is_about=bool(full) or not is_all,
         is_at_least=bool(weights.at_least),
     )
     return Past(tuple(bar), spent)
@@ -234,6 +239,8 @@ def said_of(cause: Cause, spent: TimeSpent | None = None) -> str:
         return f"{cause.kind}: {what}" if what else cause.kind
     if cause.kind == "paused":
         return f"the queue was {cause.reason} by {cause.key}"
+    if cause.kind == "unserved" and spent is not None and spent.is_about:
+        return f"{_SAID[cause.kind]}, as far as is known"
     if cause.kind == "queued":
         if spent is None or not spent.ran_meanwhile:
             return "queued"

@@ -60,19 +60,34 @@ SELECT slice.number, (
 FROM unnest(%(begins)s::timestamptz[], %(ends)s::timestamptz[])
     WITH ORDINALITY AS slice (begins, ends, number)
 """)
-# When jobs ran, of every queue, as above.
+# When jobs ran, of every queue, as above; what ended while it waited to be tried again ran no more by then.
 RAN: Final = per_family("""
-SELECT slice.number, job.id, job.queue, job.started_at, job.finished_at
+SELECT slice.number, job.id, job.queue,
+    CASE WHEN job.claimed_by IS NOT NULL THEN job.started_at END, job.finished_at
 FROM unnest(%(begins)s::timestamptz[], %(ends)s::timestamptz[])
     WITH ORDINALITY AS slice (begins, ends, number)
 CROSS JOIN LATERAL (
-    SELECT id, queue, started_at, finished_at FROM {source}
+    SELECT id, queue, claimed_by, started_at, finished_at FROM {source}
     WHERE finished_at >= slice.begins AND finished_at < slice.ends
     ORDER BY finished_at
     LIMIT %(each)s::bigint
 ) AS job
 UNION ALL
 SELECT NULL, NULL, queue, min(started_at), NULL FROM {table} WHERE status = 'running' GROUP BY queue
+""")
+# ended: what ended from a moment on, as far as it is read. The first row says how much that is, the others
+# which of it are of a queue and ran at that moment.
+RAN_AT: Final = per_family("""
+WITH ended AS MATERIALIZED (
+    SELECT id, queue, claimed_by, started_at, finished_at FROM {source}
+    WHERE finished_at >= %(at)s::timestamptz
+    ORDER BY finished_at
+    LIMIT %(most)s::bigint
+)
+SELECT count(*), NULL::timestamptz, NULL::timestamptz FROM ended
+UNION ALL
+SELECT NULL, started_at, finished_at FROM ended
+WHERE queue = %(queue)s::text AND started_at < %(at)s::timestamptz AND claimed_by IS NOT NULL
 """)
 # Since when some job of a queue runs, of both families; and the clock, alone where none does.
 AT_WORK: Final = """
@@ -146,6 +161,16 @@ class WaitRepository:
         """When these ran, and since when some job of a queue does now."""
         rows = self._sql.rows(RAN[self._name], _params(slices, each))
         return [Ran(None if number is None else number - 1, *row) for number, *row in rows]
+
+    def ran_at(self, queue: str, at: datetime, *, most: int) -> tuple[list[tuple[datetime, datetime]], bool]:
+        """When jobs of a queue ran that did so at this moment and are over; whether that is all of them, as
+        only so many ends after it are read.
+        """
+        params = {"queue": queue, "at": at, "most": check.whole("most", most, 1, LARGEST_ID)}
+        (count, _, _), *spans = sorted(
+            self._sql.rows(RAN_AT[self._name], params), key=lambda row: row[0] is None
+        )
+        return [(started_at, finished_at) for _, started_at, finished_at in spans], count < most
 
 
 def at_work(conn: Handle) -> tuple[datetime, dict[str, list[Ran]]]:
