@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from queue_workflows.engine.explain.history import held_for, length
-from queue_workflows.engine.explain.wait_bar import A_LOOK, Segment, Served, bar_of_job
+from queue_workflows.engine.explain.wait_bar import A_LOOK, KEYS, Segment, Served, bar_of_job
+from queue_workflows.engine.explain.wait_bar import json_of as json_of_parts
 from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.explain.waits import Ran, Slice, WaitRepository
 from queue_workflows.repositories.sql.connection import Handle
@@ -269,6 +270,11 @@ def sentence_of(spent: TimeSpent, *, is_over: bool) -> str:
     return f"{begins} {length(spent.waited.total_seconds())}" + (f": {causes}" if causes else "") + over
 
 
+def json_of_cause(cause: Cause) -> dict[str, Any]:
+    """A cause as plain data."""
+    return {KEYS.get(name, name): value for name, value in cause._asdict().items()}
+
+
 def json_of(past: Past) -> dict[str, Any]:
     """Where the time of a job went, as plain data."""
     spent = past.spent
@@ -278,9 +284,9 @@ def json_of(past: Past) -> dict[str, Any]:
         "worked_s": spent.worked.total_seconds(),
         "waited_s": spent.waited.total_seconds(),
         "over_s": spent.over.total_seconds(),
-        "causes": [{**cause._asdict(), "seconds": took.total_seconds()} for cause, took in spent.causes],
+        "causes": [{**json_of_cause(cause), "seconds": took.total_seconds()} for cause, took in spent.causes],
         "ran_meanwhile": spent.ran_meanwhile,
         "is_about": spent.is_about,
         "is_at_least": spent.is_at_least,
-        "parts": [asdict(one) for one in past.parts],
+        "parts": json_of_parts(past.parts),
     }

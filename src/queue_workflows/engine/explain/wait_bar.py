@@ -42,6 +42,8 @@ _ORDER: Final[tuple[Kind, ...]] = (
     "ended",
 )
 _RANK: Final[Mapping[Kind, int]] = {kind: rank for rank, kind in enumerate(_ORDER)}
+# Programs' words have other names in JSON than what people wrote, which a host app may not want shown.
+KEYS: Final = {"reason": "hold_reason"}
 # Two readings of the clock in one INSERT.
 _SAME_MOMENT: Final = timedelta(seconds=1)
 # A queue in which nothing ran for less than that had workers which were between two jobs, or two looks.
@@ -168,8 +170,8 @@ def facts_of(job: Any, **beside: Any) -> JobFacts:
 
 
 def json_of(segments: Iterable[Segment]) -> list[dict[str, Any]]:
-    """The segments as plain data."""
-    return [asdict(one) for one in segments]
+    """The segments as plain data; what holds a job has the name of its column, as `reason` is a person's."""
+    return [{KEYS.get(name, name): value for name, value in asdict(one).items()} for one in segments]
 
 
 def layered(told: Iterable[Segment], begin: datetime, end: datetime) -> list[Segment]:
