@@ -10,6 +10,7 @@ import pytest
 from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
+from queue_workflows.engine.explain import queue_waits as queue_waits_of
 from queue_workflows.engine.explain import time_spent
 from queue_workflows.engine.explain.history import history
 from queue_workflows.engine.explain.queue_waits import queue_waits
@@ -247,6 +248,22 @@ def test_of_a_wait_that_began_before_the_time_all_is_told(jobs: Jobs) -> None:
         (waits,) = queue_waits(jobs.connection, since_s=since_s).queues
         causes = {one.cause.kind: round(one.seconds / 3600) for one in waits.causes}
         assert {kind: hours for kind, hours in causes.items() if hours} == {"unserved": 10}
+
+
+def test_causes_that_are_not_told_one_by_one_are_counted_by_their_jobs(jobs: Jobs) -> None:
+    """Each job once, whatever number of them it waited for."""
+    ids = jobs.enqueue(queue_waits_of.CAUSES + 3)
+    jobs.repository.end_many([ending(job) for job in jobs.claim(limit=len(ids))])
+    hold = """jsonb_build_object('reason', 'limit_full', 'key', {key} || id, 'attempt', 0, 'times', 1,
+        'since', now() - interval '{since} min', 'until', now() - interval '{until} min')"""
+    holds = [hold.format(key="'a'", since=59, until=31), hold.format(key="'b'", since=31, until=2)]
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET created_at = now() - interval '1 h', run_at = now() - interval '2 min',
+            started_at = now() - interval '1 min', past_holds = jsonb_build_array({", ".join(holds)})"""
+    )
+    (waits,) = queue_waits(jobs.connection, since_s=60).queues
+    (others,) = [one for one in waits.causes if one.cause == queue_waits_of.OTHERS]
+    assert others.jobs == len(ids)
 
 
 def test_where_more_ended_than_are_read_they_stand_for_all(jobs: Jobs) -> None:

@@ -82,6 +82,8 @@ class _Sums:
     jobs: float = 0.0
     worked_s: float = 0.0
     of_cause: defaultdict[Cause, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    # Of each job for how many it stands, and what it waited for.
+    each: list[tuple[float, frozenset[Cause]]] = field(default_factory=list)
     is_about: bool = False
     is_at_least: bool = False
 
@@ -94,6 +96,7 @@ class _Sums:
                 self.worked_s += took.total_seconds() * weight
             elif cause.kind != "over":
                 own[cause] = own.get(cause, 0.0) + took.total_seconds()
+        self.each.append((weight, frozenset(own)))
         for cause, seconds in own.items():
             sums = self.of_cause[cause]
             sums[0] += weight
@@ -219,9 +222,10 @@ def _told(family: Family, queue: str, sums: _Sums) -> QueueWaits:
     dearest = heapq.nlargest(CAUSES, causes, key=lambda one: (one.seconds, one.cause))
     waited_s = sum(one.seconds for one in causes)
     if len(causes) > CAUSES:
-        rest = set(causes) - set(dearest)
-        jobs, seconds = max(one.jobs for one in rest), sum(one.seconds for one in rest)
-        dearest.append(WaitCause(OTHERS, jobs, seconds))
+        rest = {one.cause for one in set(causes) - set(dearest)}
+        jobs = sum(weight for weight, own in sums.each if own & rest)
+        seconds = sum(one.seconds for one in causes if one.cause in rest)
+        dearest.append(WaitCause(OTHERS, round(jobs), seconds))
     return QueueWaits(
         family=family.name,
         queue=queue,
