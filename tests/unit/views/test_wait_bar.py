@@ -245,8 +245,8 @@ def test_a_job_for_later_was_not_due_whatever_came_of_it_afterwards() -> None:
         {"run_at": at(30), "errors": [lost]},
     ]
     for way in ways:
-        was, served, *_ = bar(attempt=2, **claimed, **unserved, **way)
-        assert (was, served) == (("due", 0, 30, ""), ("unserved", 30, 31, ""))
+        told = bar(attempt=2, **claimed, **unserved, **way)
+        assert told[:2] == [("due", 0, 30, ""), ("unserved", 30, 31, "")]
     at_once = bar(attempt=2, **claimed, **unserved, run_at=at(35), errors=[again])
     assert at_once[0] == ("unserved", 0, 31, "")
     unknown = [
@@ -265,7 +265,13 @@ def test_what_was_over_until_it_was_retried_has_waited_for_nothing() -> None:
         "claimed": at(15).isoformat(),
     }
     over["due"] = at(10).isoformat()
-    facts = {"past_holds": [over], "run_at": at(40), "attempt": 2, "claimed_by": "w", "started_at": at(41)}
+    facts: dict[str, Any] = {
+        "past_holds": [over],
+        "run_at": at(40),
+        "attempt": 2,
+        "claimed_by": "w",
+        "started_at": at(41),
+    }
     facts |= {"status": "completed", "finished_at": at(45)}
     segments = bar(**facts)
     assert segments == [

@@ -154,7 +154,9 @@ class WaitRepository:
     def how_many(self, slices: Sequence[Slice], *, most: int) -> list[int]:
         """How many ended in each of these spans; of one that says `most` there may be more."""
         params = _spans(slices) | {"most": check.whole("most", most, 1, LARGEST_ID)}
-        counted = dict(self._sql.rows(HOW_MANY[self._name], params))
+        counted: dict[int, int] = {
+            number: jobs for number, jobs in self._sql.rows(HOW_MANY[self._name], params)
+        }
         return [counted[number] for number in range(1, len(slices) + 1)]
 
     def ran(self, slices: Sequence[Slice], *, each: int) -> list[Ran]:
