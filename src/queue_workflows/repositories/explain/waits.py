@@ -154,10 +154,7 @@ class WaitRepository:
     def how_many(self, slices: Sequence[Slice], *, most: int) -> list[int]:
         """How many ended in each of these spans; of one that says `most` there may be more."""
         params = _spans(slices) | {"most": check.whole("most", most, 1, LARGEST_ID)}
-        counted: dict[int, int] = {
-            number: jobs for number, jobs in self._sql.rows(HOW_MANY[self._name], params)
-        }
-        return [counted[number] for number in range(1, len(slices) + 1)]
+        return [jobs for _, jobs in sorted(map(tuple, self._sql.rows(HOW_MANY[self._name], params)))]
 
     def ran(self, slices: Sequence[Slice], *, each: int) -> list[Ran]:
         """When these ran, and since when some job of a queue does now."""
