@@ -248,7 +248,7 @@ def test_a_job_for_later_was_not_due_whatever_came_of_it_afterwards() -> None:
         told = bar(attempt=2, **claimed, **unserved, **way)
         assert told[:2] == [("due", 0, 30, ""), ("unserved", 30, 31, "")]
     at_once = bar(attempt=2, **claimed, **unserved, run_at=at(35), errors=[again])
-    assert at_once[0] == ("unserved", 0, 31, "")
+    assert at_once[:1] == [("unserved", 0, 31, "")]
     unknown = [
         bar(attempt=2, **claimed, **unserved, run_at=at(40), past_holds=[held(31, 40)])[0],
         bar(attempt=2, **claimed, **unserved, run_at=at(40), kind="module")[0],
