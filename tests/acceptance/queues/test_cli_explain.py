@@ -597,6 +597,9 @@ def test_where_the_time_of_a_job_went(jobs, explain, qwf_dsn):
     held = explain(job_id)["past"]
     assert [part["kind"] for part in held["parts"]] == ["queued", "held"]
     assert held["worked_s"] == 0
+    # By another name than what a person gave as a reason, which a page may not show.
+    assert [one.get("hold_reason") for one in held["parts"]] == ["", "unknown_task"]
+    assert not [one for one in (*held["parts"], *held["causes"]) if "reason" in one]
     assert held["waited_s"] == pytest.approx(sum(one["seconds"] for one in held["causes"]))
     jobs.connection.execute(
         f"UPDATE {jobs.table} SET created_at = created_at - interval '1 h',"
@@ -615,8 +618,16 @@ def test_where_the_time_of_a_job_went(jobs, explain, qwf_dsn):
     told = [line.split(" s  ")[1] for line in parts.partition("history:")[0].splitlines()]
     assert told[-3:] == ["held: unknown task 'draw'", "queued", "attempt 2 on w1"]
     waits = qwf_here("--db", qwf_dsn, "queue", "waits", "--queue", jobs.queue).stdout
-    assert [line.split()[0] for line in waits.splitlines()] == ["QUEUE", jobs.queue, jobs.queue]
+    assert [line.split()[0] for line in waits.splitlines()] == ["QUEUE", *[jobs.queue] * 3]
     assert "held: unknown task 'draw'" in waits
+    # The hold has set the time anew at which it was due.
+    assert "queued, or what its row keeps no more" in waits
+    none = qwf_here("--db", qwf_dsn, "queue", "waits", "--queue", "nosuch").stderr
+    assert none.endswith(
+        "there is no queue 'nosuch' now: nothing waits or runs on it, and no worker serves it\n"
+    )
+    wrong = qwf_here("--db", qwf_dsn, "queue", "waits", "--queue", "no such", status=2)
+    assert "'no such' is no queue name" in wrong.stderr
     refused = qwf_here(
         "--db", qwf_dsn, "explain", "0" * 8 + "-0000-0000-0000-" + "0" * 12, "--past", status=2
     )

@@ -143,14 +143,14 @@ def test_a_job_that_was_never_on_hold_keeps_nothing(jobs: Jobs) -> None:
 
 
 def test_a_cancel_ends_a_hold_and_keeps_its_trace(jobs: Jobs) -> None:
-    """And so does a retry after it."""
+    """And so does a retry after it, which says until when the job was over."""
     (job_id,) = jobs.enqueue()
     jobs.repository.hold(jobs.one(), "host_lock", "gpu0", delay_s=3600)
     jobs.repository.cancel(job_id)
     (entry,) = jobs.row(job_id)["past_holds"]
     assert entry["until"] == jobs.row(job_id)["finished_at"]
     jobs.repository.retry_many([job_id], actor="ann")
-    assert past_holds(jobs, job_id) == [("host_lock", "gpu0", 1, 1)]
+    assert past_holds(jobs, job_id) == [("host_lock", "gpu0", 1, 1), ("over", "cancelled", 1, 1)]
 
 
 def test_a_freed_key_promotes_those_who_wait_for_it(jobs: Jobs) -> None:

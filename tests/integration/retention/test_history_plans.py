@@ -11,7 +11,7 @@ import pytest
 from support.rows.history import by_months, cleared, settle
 from support.rows.plans import explain
 
-from queue_workflows.repositories.explain.waits import ENDED
+from queue_workflows.repositories.explain.waits import ENDED, HOW_MANY, RAN_AT
 from queue_workflows.repositories.jobs.ingest import FETCH_ANYWHERE
 from queue_workflows.repositories.jobs.picked import PICKED_INGEST
 from queue_workflows.repositories.reports import job_search
@@ -101,6 +101,8 @@ def test_what_ended_lately_looks_into_no_other_month(crowded: psycopg.Connection
         (FINISHED["ingest"], {"window_s": 3600.0, "most": 20_000}),
         (OUTCOMES["ingest"], {"queue": "fetch", "since": hour_ago}),
         (ENDED["ingest"], {"begins": [hour_ago], "ends": [hour_ago + timedelta(hours=1)], "each": 50}),
+        (HOW_MANY["ingest"], {"begins": [hour_ago], "ends": [hour_ago + timedelta(hours=1)], "most": 50}),
+        (RAN_AT["ingest"], {"queue": "fetch", "at": hour_ago, "most": 50}),
     ):
         assert blocks(explain(crowded, mode, statement, params, PINS)) <= 30
 

@@ -10,11 +10,17 @@ import pytest
 from support.connections.kept import own_connection
 from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
+from queue_workflows.engine.execution.backoff import Backoff
+from queue_workflows.engine.execution.ending import ending_of
+from queue_workflows.engine.explain import queue_waits as queue_waits_of
+from queue_workflows.engine.explain import time_spent
 from queue_workflows.engine.explain.history import history
 from queue_workflows.engine.explain.queue_waits import queue_waits
 from queue_workflows.engine.explain.time_spent import past_of, sentence_of
 from queue_workflows.engine.explain.wait_bar import Segment, bar_of_job
+from queue_workflows.engine.outcomes import Failed
 from queue_workflows.repositories import LimitRepository
+from queue_workflows.repositories.claims.end import error_entry
 from queue_workflows.repositories.explain.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.limits.lanes import LaneRepository
 from queue_workflows.repositories.sql.families import BY_NAME, HOLDS_KEPT
@@ -144,6 +150,44 @@ def test_a_job_in_a_lane_is_held_from_the_moment_it_came_there(jobs: Jobs) -> No
     limits.clear("host:x", actor="me")
 
 
+def test_an_attempt_that_failed_keeps_when_its_job_was_due(jobs: Jobs) -> None:
+    """The worker writes it, where it was later than the enqueue; a retry sets the time anew."""
+    at_once, later = jobs.enqueue(2)
+    back = f"UPDATE {jobs.table} SET created_at = created_at - interval '1 h', run_at = %s WHERE id = %s"
+    due = datetime.fromisoformat(jobs.row(later)["created_at"])
+    jobs.connection.execute(back, [due, later])
+    failed = Failed(error_entry("exception", "no"), retryable=True)
+    for job in jobs.claim(limit=2):
+        ended = ending_of(failed, job, Backoff(), 0.0)
+        assert ended is not None
+        jobs.repository.end(ended)
+    assert ["due" in jobs.row(job_id)["errors"][0] for job_id in (at_once, later)] == [False, True]
+    assert [one.kind for one in bar(jobs, later)] == ["due", "queued", "running", "retry"]
+    assert bar(jobs, later)[0].end == due
+    assert [one.kind for one in bar(jobs, at_once)] == ["queued", "running", "retry"]
+
+
+def test_what_is_retried_was_over_until_then(jobs: Jobs) -> None:
+    """Its last attempt and its end are kept by the retry; what it was over is no wait, of a queue neither."""
+    (job_id,) = jobs.enqueue()
+    jobs.repository.end(ending(jobs.one(), "completed"))
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET created_at = now() - interval '5 h', run_at = now() - interval '5 h',
+            started_at = now() - interval '4 h', finished_at = now() - interval '3 h'"""
+    )
+    jobs.repository.retry_many([job_id], actor="ann")
+    jobs.repository.end(ending(jobs.one("w2"), "completed"))
+    past = past_of(jobs.connection, circumstances(jobs, job_id))
+    hours = [(one.kind, round((one.end - one.start).total_seconds() / 3600)) for one in past.parts]
+    assert [one for one in hours if one[1]] == [("unserved", 1), ("running", 1), ("over", 3)]
+    assert (round(past.spent.waited.total_seconds() / 3600), past.spent.over > past.spent.waited) == (2, True)
+    (waits,) = queue_waits(jobs.connection, since_s=60).queues
+    assert {one.cause.kind for one in waits.causes} <= {"unserved", "tried", "queued"}
+    told = history_of(jobs, job_id)
+    assert told.count("completed") == 2
+    assert not [text for text in told if text.startswith(("on hold", "due"))]
+
+
 def test_what_a_row_keeps_no_more_is_said_to_be_so(jobs: Jobs) -> None:
     """The oldest holds go as newer ones come; their time is nobody's queue."""
     (job_id,) = jobs.enqueue()
@@ -185,8 +229,68 @@ def test_a_time_in_which_nothing_of_its_queue_ran(jobs: Jobs) -> None:
     assert queue_waits(jobs.connection, since_s=7200, queue="other").queues == ()
 
 
+def test_what_ran_all_the_time_and_ended_long_after_it_is_found(jobs: Jobs) -> None:
+    """Among ever so many that ended since; where these are too many to read nothing is said to be unserved.
+    What was cancelled while it waited to be tried again did not run.
+    """
+    job_id, long = jobs.enqueue(100)[:2]
+    jobs.repository.end_many([ending(job) for job in jobs.claim(limit=100)])
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET started_at = now() - interval '3 min' + id * interval '0.1 s',
+            created_at = now() - interval '3 min', finished_at = now() - interval '2 min',
+            run_at = now() - interval '3 min', queue = CASE WHEN id = ANY(%s) THEN queue ELSE 'other' END""",
+        [[job_id, long]],
+    )
+    times = f"""UPDATE {jobs.table} SET created_at = now() - %s * interval '1 min', run_at = created_at,
+        started_at = now() - %s * interval '1 min', finished_at = now() - %s * interval '1 min',
+        claimed_by = 'w' WHERE id = %s"""
+    jobs.connection.execute(times, [110, 100, 99, job_id])
+    jobs.connection.execute(times, [125, 120, 1, long])
+    jobs.connection.execute(f"UPDATE {jobs.table} SET run_at = created_at")
+
+    def kinds() -> list[str]:
+        return [one.kind for one in past_of(jobs.connection, circumstances(jobs, job_id)).parts]
+
+    assert kinds() == ["queued", "running"]
+    jobs.connection.execute(f"UPDATE {jobs.table} SET claimed_by = NULL WHERE id = %s", [long])
+    assert kinds() == ["unserved", "running"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time_spent, "AFTER", 50)
+        assert kinds() == ["queued", "running"]
+
+
+def test_of_a_wait_that_began_before_the_time_all_is_told(jobs: Jobs) -> None:
+    """A metric of the last minutes says of hours in which nothing ran what the sums of a day do."""
+    jobs.enqueue()
+    jobs.repository.end(ending(jobs.one(), "completed"))
+    ago = "now() - interval '10 h'"
+    jobs.connection.execute(f"UPDATE {jobs.table} SET created_at = {ago}, run_at = {ago}")
+    for since_s in (300.0, 86_400.0):
+        (waits,) = queue_waits(jobs.connection, since_s=since_s).queues
+        causes = {one.cause.kind: round(one.seconds / 3600) for one in waits.causes}
+        assert {kind: hours for kind, hours in causes.items() if hours} == {"unserved": 10}
+
+
+def test_causes_that_are_not_told_one_by_one_are_counted_by_their_jobs(jobs: Jobs) -> None:
+    """Each job once, whatever number of them it waited for."""
+    ids = jobs.enqueue(queue_waits_of.CAUSES + 3)
+    jobs.repository.end_many([ending(job) for job in jobs.claim(limit=len(ids))])
+    hold = """jsonb_build_object('reason', 'limit_full', 'key', {key} || id, 'attempt', 0, 'times', 1,
+        'since', now() - interval '{since} min', 'until', now() - interval '{until} min')"""
+    holds = [hold.format(key="'a'", since=59, until=31), hold.format(key="'b'", since=31, until=2)]
+    jobs.connection.execute(
+        f"""UPDATE {jobs.table} SET created_at = now() - interval '1 h', run_at = now() - interval '2 min',
+            started_at = now() - interval '1 min', past_holds = jsonb_build_array({", ".join(holds)})"""
+    )
+    (waits,) = queue_waits(jobs.connection, since_s=60).queues
+    (others,) = [one for one in waits.causes if one.cause == queue_waits_of.OTHERS]
+    assert others.jobs == len(ids)
+
+
 def test_where_more_ended_than_are_read_they_stand_for_all(jobs: Jobs) -> None:
-    """As if what came after them in their part of the time were like them; it is said to be about so."""
+    """All of the part are counted, however close they ended, and said to be about so; where there are more
+    than are counted it is at least so many.
+    """
     ids = jobs.enqueue(40)
     jobs.repository.end_many([ending(job) for job in jobs.claim(limit=40)])
     jobs.connection.execute(
@@ -200,5 +304,10 @@ def test_where_more_ended_than_are_read_they_stand_for_all(jobs: Jobs) -> None:
     (about,) = queue_waits(jobs.connection, since_s=120, slices=1, each=10).queues
     assert (exact.jobs, exact.is_about, round(exact.worked_s)) == (40, False, 40)
     assert about.is_about
-    assert about.jobs > 20
-    assert about.waited_s / about.worked_s == pytest.approx(exact.waited_s / exact.worked_s)
+    assert (about.jobs, round(about.worked_s), about.is_at_least) == (40, 40, False)
+    assert about.waited_s == pytest.approx(exact.waited_s)
+    (least,) = queue_waits(jobs.connection, since_s=120, slices=1, each=10, counted=30).queues
+    assert (least.jobs, least.is_at_least, exact.is_at_least) == (30, True, False)
+    jobs.connection.execute(f"UPDATE {jobs.table} SET finished_at = now() - interval '50 s'")
+    (burst,) = queue_waits(jobs.connection, since_s=120, slices=1, each=10).queues
+    assert burst.jobs == 40

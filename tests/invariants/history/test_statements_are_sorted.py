@@ -83,7 +83,7 @@ READS_BOTH = {
     "reports/job_listing": {"COUNT"},
     "reports/job_search": {"OLD_ENOUGH"},
     "reports/queue_statistics": {"FINISHED"},
-    "explain/waits": {"ENDED", "RAN"},
+    "explain/waits": {"ENDED", "HOW_MANY", "RAN", "RAN_AT"},
     "retention": {"STANDING_INGEST"},
     "sql/bounded_walk": {"STEP"},
     "sql/table": {"Table"},

@@ -70,7 +70,9 @@ def past_of(dsn: str, conn: psycopg.Connection, job_id: int) -> dict[str, Any]:
 
 
 def parts_of(past: dict[str, Any]) -> list[Part]:
-    return [(one["kind"], one["reason"], one["key"]) for one in past["parts"] if one["kind"] not in AT_ONCE]
+    return [
+        (one["kind"], one["hold_reason"], one["key"]) for one in past["parts"] if one["kind"] not in AT_ONCE
+    ]
 
 
 def test_pauses_a_limit_and_a_retry_are_the_whole_wait(

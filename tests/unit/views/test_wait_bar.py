@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_workflows.engine.explain.time_spent import spent_of
+from queue_workflows.engine.explain.time_spent import sentence_of, spent_of
 from queue_workflows.engine.explain.wait_bar import JobFacts, Pause, Segment, Served, bar_of, json_of
-from queue_workflows.repositories.sql.families import GIVEN_BACK
+from queue_workflows.repositories.sql.families import GIVEN_BACK, OVER
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 
 START = datetime(2026, 1, 2, 14, tzinfo=UTC)
@@ -150,7 +150,7 @@ holds = st.builds(
     st.integers(-100, 100),
     st.integers(-100, 100),
     st.sampled_from(["k", "l"]),
-    reason=st.sampled_from(["limit_full", GIVEN_BACK]),
+    reason=st.sampled_from(["limit_full", GIVEN_BACK, OVER]),
 )
 facts_of_any_row = st.builds(
     JobFacts,
@@ -190,7 +190,8 @@ def test_a_bar_is_a_whole_life_without_gaps(facts: JobFacts) -> None:
     assert len(json_of(segments)) == len(segments)
     spent = spent_of(segments, end)
     assert (spent.begin, spent.end) == (begin, end)
-    assert sum((took for _, took in spent.causes), spent.worked) == end - begin == spent.worked + spent.waited
+    assert sum((took for _, took in spent.causes), timedelta()) == spent.waited
+    assert spent.worked + spent.over + spent.waited == end - begin
 
 
 def test_attempts_before_the_last_one_have_their_own_time() -> None:
@@ -228,3 +229,65 @@ def test_every_status_is_drawn() -> None:
     for status in JobStatus:
         over = {"finished_at": at(1)} if status in JOB_TERMINAL else {}
         assert bar(status=status.value, **over)
+
+
+def test_a_job_for_later_was_not_due_whatever_came_of_it_afterwards() -> None:
+    """An attempt that failed says when it was due; one that was given back or lost its worker leaves that as
+    it was. Where a hold has set the time anew, or a node was opened anew, nobody failed to serve it.
+    """
+    claimed = {"status": "completed", "claimed_by": "w", "started_at": at(50), "finished_at": at(55)}
+    unserved = {"served": Served.of([(at(31), at(55))], at(0), at(60))}
+    again = failed(1, 35, since=at(31).isoformat(), again_s=0)
+    lost = failed(1, 35, since=at(31).isoformat(), kind="worker_lost")
+    ways: list[dict[str, Any]] = [
+        {"run_at": at(35), "errors": [again | {"due": at(30).isoformat()}]},
+        {"run_at": at(30), "past_holds": [held(31, 35, "v", reason=GIVEN_BACK)]},
+        {"run_at": at(30), "errors": [lost]},
+    ]
+    for way in ways:
+        told = bar(attempt=2, **claimed, **unserved, **way)
+        assert told[:2] == [("due", 0, 30, ""), ("unserved", 30, 31, "")]
+    at_once = bar(attempt=2, **claimed, **unserved, run_at=at(35), errors=[again])
+    assert at_once[:1] == [("unserved", 0, 31, "")]
+    unknown = [
+        bar(attempt=2, **claimed, **unserved, run_at=at(40), past_holds=[held(31, 40)])[0],
+        bar(attempt=2, **claimed, **unserved, run_at=at(40), kind="module")[0],
+    ]
+    note = "or not due yet: its row keeps no more when it was"
+    assert unknown == [("queued", 0, 31, note), ("queued", 0, 31, note)]
+
+
+def test_what_was_over_until_it_was_retried_has_waited_for_nothing() -> None:
+    """It was at work before, if it was claimed, and due when it was; the retry keeps all of that."""
+    over: dict[str, Any] = {
+        **held(20, 40, "completed", reason=OVER),
+        "worker": "v",
+        "claimed": at(15).isoformat(),
+    }
+    over["due"] = at(10).isoformat()
+    facts: dict[str, Any] = {
+        "past_holds": [over],
+        "run_at": at(40),
+        "attempt": 2,
+        "claimed_by": "w",
+        "started_at": at(41),
+    }
+    facts |= {"status": "completed", "finished_at": at(45)}
+    segments = bar(**facts)
+    assert segments == [
+        ("due", 0, 10, ""),
+        ("queued", 10, 15, ""),
+        ("running", 15, 20, "attempt 1 on v"),
+        ("over", 20, 40, "completed"),
+        ("queued", 40, 41, ""),
+        ("running", 41, 45, "attempt 2 on w"),
+        ("ended", 45, 45, "completed"),
+    ]
+    never_claimed = {"past_holds": [over | {"worker": None, "claimed": None, "due": at(99).isoformat()}]}
+    assert bar(**facts | never_claimed)[:2] == [("due", 0, 20, ""), ("over", 20, 40, "completed")]
+    facts_given = JobFacts(at=at(60), created_at=at(0), **facts)
+    spent = spent_of(bar_of(facts_given), at(60))
+    minutes = [one.total_seconds() / 60 for one in (spent.worked, spent.over, spent.waited)]
+    assert minutes == [4, 20, 21]
+    said = sentence_of(spent, is_over=True)
+    assert said.endswith("it was over for 1200.0 s before it was retried")

@@ -23,6 +23,7 @@ SEGMENTS: Final[Mapping[str, Look]] = {
     "unserved": Look("idle", '<path class="hatch" d="M0 2h4M4 6h4"/>'),
     "paused": Look("hold", '<path class="hatch" d="M2 0v8M4.5 0v8"/>'),
     "running": Look("work", _SOLID),
+    "over": Look("idle", '<circle class="hatch dotty" cx="6" cy="6" r="1"/>'),
     "retry": Look("bad", '<path class="hatch" d="M-1-1 9 9M-1 7l2 2M7-1l2 2"/>'),
     "parked": Look("ask", '<path class="hatch" d="M0 4l4-4 4 4-4 4z"/>'),
 }
@@ -35,6 +36,7 @@ WORDS: Final[Mapping[str, str]] = {
     "unserved": "nothing of its queue ran",
     "paused": "paused",
     "running": "at work",
+    "over": "over, until it was retried",
     "retry": "before a retry",
     "parked": "parked",
 }

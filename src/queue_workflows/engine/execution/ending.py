@@ -7,6 +7,7 @@ an `Outcome` first and an `Ending` by `ending_of`, whatever then writes it.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 import psycopg
@@ -33,6 +34,8 @@ from queue_workflows.states import JobStatus
 
 # How long a job waits after its end was refused for a reason that is not in the job.
 _REFUSED_DELAY_S: Final = 60.0
+# Two readings of the clock in one INSERT.
+_SAME_MOMENT: Final = timedelta(seconds=1)
 # An enum's members are dear to look up on a class, and this one is wanted for nearly every job.
 # The kind of the error of a job that would have begun again.
 AT_MOST_ONCE: Final = "at_most_once"
@@ -133,9 +136,10 @@ def _failed(outcome: Failed, job: ClaimedJob, backoff: Backoff, chance: float) -
 
 
 def _timed(error: str | None, job: ClaimedJob, *, again_s: float | None = None) -> str | None:
-    """An error's entry with the moment of its attempt's claim, and after how long the next one is due.
+    """An error's entry with the moment of its attempt's claim, and after how long the next one is due; and
+    when its first attempt was due, if that was later than its enqueue.
 
-    The row keeps both of the last attempt alone. The worker writes them, as they are in its hands: the
+    The row keeps that of the last attempt alone. The worker writes them, as they are in its hands: the
     statement of an end stays as short as it is, and an attempt without an error pays nothing.
     """
     if error is None:
@@ -143,6 +147,8 @@ def _timed(error: str | None, job: ClaimedJob, *, again_s: float | None = None) 
     times = f', "since": "{job.started_at.isoformat()}"'
     if again_s is not None:
         times += f', "again_s": {again_s!r}'
+        if job.failures == 0 and job.run_at > job.created_at + _SAME_MOMENT:
+            times += f', "due": "{job.run_at.isoformat()}"'
     return error[:-1] + times + "}"
 
 

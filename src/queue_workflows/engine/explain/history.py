@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.repositories.explain.explain_job import Circumstances, waited_until
-from queue_workflows.repositories.sql.families import GIVEN_BACK, INGEST
+from queue_workflows.repositories.sql.families import GIVEN_BACK, INGEST, OVER
 from queue_workflows.states import DesiredState
 
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ def history(there: Circumstances) -> list[Event]:
         if hold.is_given_back:
             events.append(Event(hold.until, f"attempt {hold.attempt} given back by {hold.key}"))
             continue
+        if hold.is_over:
+            events.append(Event(hold.since, str(hold.key)))
+            continue
         events += [Event(hold.since, f"on hold: {hold.what}"), Event(hold.until, f"hold over: {hold.what}")]
     if job.started_at is not None:
         events.append(Event(job.started_at, f"attempt {job.attempt} claimed"))
@@ -122,7 +125,7 @@ def history(there: Circumstances) -> list[Event]:
 
 def waits(there: Circumstances) -> Iterator[Reason]:
     """What a job that was claimed, or is over, waited for before."""
-    yield from (_was_held(hold) for hold in _past_holds(there) if not hold.is_given_back)
+    yield from (_was_held(hold) for hold in _past_holds(there) if hold.is_hold)
     yield from _was_paused(there)
     job = there.job
     if job.started_at is None or job.claimed_by is None:
@@ -151,6 +154,15 @@ class _Hold:
     @property
     def is_given_back(self) -> bool:
         return self.reason == GIVEN_BACK
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is the time in which the job was over until it was retried."""
+        return self.reason == OVER
+
+    @property
+    def is_hold(self) -> bool:
+        return not (self.is_given_back or self.is_over)
 
 
 def _past_holds(there: Circumstances) -> list[_Hold]:

@@ -16,6 +16,7 @@ from typing import Final
 from queue_workflows.engine.explain.history import pauses, wishes_of
 from queue_workflows.engine.explain.time_spent import (
     Cause,
+    Weights,
     causes_of,
     full_slices,
     sliced,
@@ -31,6 +32,12 @@ from queue_workflows.repositories.sql.families import FAMILIES, Family
 # So many parts of the time, and so many jobs of each family and part.
 SLICES: Final = 48
 EACH: Final = 100
+# What ended in parts that are not read to their end is counted up to this, by family.
+COUNTED: Final = 500_000
+# What ran before that is read as far back as a job has waited, in spans that double, each in so many parts.
+DOUBLED: Final = 20
+BEFORE: Final = 4
+EACH_BEFORE: Final = 64
 # So many causes of a queue are told one by one.
 CAUSES: Final = 20
 OTHERS: Final = Cause("untold", "others")
@@ -57,6 +64,8 @@ class QueueWaits:
     causes: tuple[WaitCause, ...]
     # Whether more ended than were read, so that all of this is an estimate.
     is_about: bool
+    # Whether it is less than all, as more ended than are counted.
+    is_at_least: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +82,21 @@ class _Sums:
     jobs: float = 0.0
     worked_s: float = 0.0
     of_cause: defaultdict[Cause, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    # Of each job for how many it stands, and what it waited for.
+    each: list[tuple[float, frozenset[Cause]]] = field(default_factory=list)
     is_about: bool = False
+    is_at_least: bool = False
 
     def add(self, causes: Iterator[tuple[Cause, timedelta]], weight: float) -> None:
-        """A job that stands for `weight` jobs."""
+        """A job that stands for `weight` jobs; what was over until it was retried waited for nothing."""
         self.jobs += weight
         own: dict[Cause, float] = {}
         for cause, took in causes:
             if cause.kind == "work":
                 self.worked_s += took.total_seconds() * weight
-            else:
+            elif cause.kind != "over":
                 own[cause] = own.get(cause, 0.0) + took.total_seconds()
+        self.each.append((weight, frozenset(own)))
         for cause, seconds in own.items():
             sums = self.of_cause[cause]
             sums[0] += weight
@@ -91,7 +104,13 @@ class _Sums:
 
 
 def queue_waits(
-    conn: Handle, *, since_s: float, queue: str | None = None, slices: int = SLICES, each: int = EACH
+    conn: Handle,
+    *,
+    since_s: float,
+    queue: str | None = None,
+    slices: int = SLICES,
+    each: int = EACH,
+    counted: int = COUNTED,
 ) -> Waits:
     """What ended in the last `since_s` seconds; of one queue if that is asked for."""
     now, running = at_work(conn)
@@ -100,9 +119,40 @@ def queue_waits(
     asked = _pauses(conn, [one for jobs in ended.values() for one in jobs], now)
     found: list[QueueWaits] = []
     for family, jobs in ended.items():
-        looked = _Look(parts, jobs, running[family.name], asked, each)
+        full = full_slices(((one.slice, one.finished_at) for one in jobs), parts, each=each)
+        weights = weights_of(WaitRepository(conn, family), full, parts, each=each, counted=counted)
+        # What is not read of a full part may be of any queue.
+        unread = [(at, parts[place].end) for place, at in full.items()]
+        before, unread_before = _ran_before(conn, family, jobs, parts)
+        looked = _Look(
+            now,
+            jobs=jobs,
+            ran=[*running[family.name], *before],
+            unread=[*unread, *unread_before],
+            pauses=asked,
+            weights=weights,
+        )
         found += [_told(family, name, sums) for name, sums in looked.sums(queue).items()]
     return Waits(now, since_s, tuple(sorted(found, key=lambda one: (-one.waited_s, one.family, one.queue))))
+
+
+def _ran_before(
+    conn: Handle, family: Family, jobs: Sequence[EndedJob], parts: Sequence[Slice]
+) -> tuple[list[Ran], list[tuple[datetime, datetime]]]:
+    """What ran before the parts, back to where the oldest of these jobs began to wait; what is not read."""
+    begin, oldest = parts[0].begin, min((one.created_at for one in jobs), default=parts[0].begin)
+    slices: list[Slice] = []
+    step = parts[-1].end - begin
+    while begin > oldest and len(slices) < BEFORE * DOUBLED:
+        since = max(begin - step, oldest)
+        slices += sliced(since, begin, BEFORE)
+        begin, step = since, step * 2
+    if not slices:
+        return [], []
+    ran = WaitRepository(conn, family).ran(slices, each=EACH_BEFORE)
+    full = full_slices(((one.slice, one.finished_at) for one in ran), slices, each=EACH_BEFORE)
+    unread = [(at, slices[place].end) for place, at in full.items()]
+    return ran, [*unread, (oldest, begin)] if begin > oldest else unread
 
 
 class _Look:
@@ -110,25 +160,28 @@ class _Look:
 
     def __init__(
         self,
-        slices: Sequence[Slice],
+        now: datetime,
+        *,
         jobs: Sequence[EndedJob],
-        running: Sequence[Ran],
+        ran: Sequence[Ran],
+        unread: Sequence[tuple[datetime, datetime]],
         pauses: Mapping[str, Sequence[Pause]],
-        each: int,
+        weights: Weights,
     ) -> None:
-        self._slices, self._jobs, self._pauses = slices, jobs, pauses
-        full = full_slices(((one.slice, one.finished_at) for one in jobs), slices, each=each)
-        self._weights = weights_of(full, slices)
-        # What was not read of a full slice may be of any queue.
-        self._unread = [(at, slices[place].end) for place, at in full.items()]
-        ended = [Ran(one.slice, one.id, one.queue, one.started_at, one.finished_at) for one in jobs]
-        self._ran = [*running, *ended]
+        self._now, self._jobs, self._pauses, self._weights = now, jobs, pauses, weights
+        self._unread = unread
+        ended = [
+            Ran(one.slice, one.id, one.queue, one.started_at, one.finished_at)
+            for one in jobs
+            if one.claimed_by is not None
+        ]
+        self._ran = [*ran, *ended]
+        self._since = min((one.created_at for one in jobs), default=now)
 
     def sums(self, queue: str | None) -> dict[str, _Sums]:
         """By queue, or of one."""
         found: dict[str, _Sums] = {}
         served: dict[str, Served] = {}
-        now = self._slices[-1].end
         for one in self._jobs:
             name = one.queue
             if queue not in (None, name):
@@ -136,15 +189,16 @@ class _Look:
             if name not in found:
                 found[name], served[name] = _Sums(), self._served(name)
             facts = facts_of(
-                one, at=now, waits_since=one.waits_since, pauses=self._pauses[name], served=served[name]
+                one, at=self._now, waits_since=one.waits_since, pauses=self._pauses[name], served=served[name]
             )
-            found[name].add(causes_of(bar_of(facts)), self._weights.get(one.slice, 1.0))
-            found[name].is_about |= one.slice in self._weights
+            found[name].add(causes_of(bar_of(facts)), self._weights.of_slice.get(one.slice, 1.0))
+            found[name].is_about |= one.slice in self._weights.of_slice
+            found[name].is_at_least |= one.slice in self._weights.at_least
         return found
 
     def _served(self, queue: str) -> Served:
-        begin, now = self._slices[0].begin, self._slices[-1].end
-        return Served.of([*spans_of(self._ran, queue, now), *self._unread], begin, now)
+        spans = [*spans_of(self._ran, queue, self._now), *self._unread]
+        return Served.of(spans, self._since, self._now)
 
 
 def _pauses(conn: Handle, jobs: Sequence[EndedJob], now: datetime) -> dict[str, list[Pause]]:
@@ -168,9 +222,10 @@ def _told(family: Family, queue: str, sums: _Sums) -> QueueWaits:
     dearest = heapq.nlargest(CAUSES, causes, key=lambda one: (one.seconds, one.cause))
     waited_s = sum(one.seconds for one in causes)
     if len(causes) > CAUSES:
-        rest = set(causes) - set(dearest)
-        jobs, seconds = max(one.jobs for one in rest), sum(one.seconds for one in rest)
-        dearest.append(WaitCause(OTHERS, jobs, seconds))
+        rest = {one.cause for one in set(causes) - set(dearest)}
+        jobs = sum(weight for weight, own in sums.each if own & rest)
+        seconds = sum(one.seconds for one in causes if one.cause in rest)
+        dearest.append(WaitCause(OTHERS, round(jobs), seconds))
     return QueueWaits(
         family=family.name,
         queue=queue,
@@ -179,4 +234,5 @@ def _told(family: Family, queue: str, sums: _Sums) -> QueueWaits:
         waited_s=waited_s,
         causes=tuple(dearest),
         is_about=sums.is_about,
+        is_at_least=sums.is_at_least,
     )

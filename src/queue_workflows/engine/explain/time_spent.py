@@ -8,23 +8,39 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from queue_workflows.engine.explain.history import held_for, length
-from queue_workflows.engine.explain.wait_bar import A_LOOK, Segment, Served, bar_of_job
+from queue_workflows.engine.explain.wait_bar import A_LOOK, KEYS, Segment, Served, bar_of_job
+from queue_workflows.engine.explain.wait_bar import json_of as json_of_parts
 from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.explain.waits import Ran, Slice, WaitRepository
 from queue_workflows.repositories.sql.connection import Handle
 
 CauseKind: TypeAlias = Literal[
-    "parents", "due", "held", "queued", "unserved", "paused", "retry", "parked", "tried", "untold", "work"
+    "parents",
+    "due",
+    "held",
+    "queued",
+    "unserved",
+    "paused",
+    "over",
+    "retry",
+    "parked",
+    "tried",
+    "untold",
+    "work",
 ]
-# In so many spans a job's wait is looked at, at so many jobs of each, and at so many that ended after it.
+# In so many spans a job's wait is looked at, at so many jobs of each.
 SLICES: Final = 32
 EACH: Final = 64
+# So many ends after a job's wait are read for what ran during it.
+AFTER: Final = 20_000
+# What ended in slices that are not read to their end is counted up to this, all of them together.
+COUNTED: Final = 100_000
 
 
 class Cause(NamedTuple):
@@ -42,9 +58,11 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """A job's life until now: how long it worked and waited, and each cause, the longest first.
+    """A job's life until now: how long it worked and waited, and each cause, the longest first; what it was
+    over before an operator retried it is neither.
 
-    `ran_meanwhile` is how many jobs of its queue ran while it was queued, `is_about` that it is an estimate.
+    `ran_meanwhile` is how many jobs of its queue ran while it was queued, `is_about` that it is an estimate,
+    and `is_at_least` that more ended than were counted.
     """
 
     begin: datetime
@@ -52,8 +70,10 @@ class TimeSpent:
     worked: timedelta
     waited: timedelta
     causes: tuple[tuple[Cause, timedelta], ...]
+    over: timedelta = timedelta()
     ran_meanwhile: int = 0
     is_about: bool = False
+    is_at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,9 @@ class Past:
         return tuple(one for one in self.bar if one.kind != "ended")
 
 
+_OVER: Final = Cause("over")
+
+
 def causes_of(segments: Sequence[Segment]) -> Iterator[tuple[Cause, timedelta]]:
     """Each part of a bar with its cause."""
     parts = [one for one in segments if one.kind != "ended"]
@@ -88,7 +111,7 @@ def _cause_of(one: Segment, *, is_work: bool) -> Cause:
     # Only a time of which the row tells no more has a note.
     if kind == "ended" or (kind == "queued" and one.note):
         return Cause("untold")
-    return Cause(kind, one.reason, one.key)
+    return _OVER if kind == "over" else Cause(kind, one.reason, one.key)
 
 
 def spent_of(segments: Sequence[Segment], at: datetime) -> TimeSpent:
@@ -96,10 +119,10 @@ def spent_of(segments: Sequence[Segment], at: datetime) -> TimeSpent:
     sums: dict[Cause, timedelta] = {}
     for cause, took in causes_of(segments):
         sums[cause] = sums.get(cause, timedelta()) + took
-    worked = sums.pop(Cause("work"), timedelta())
+    worked, over = sums.pop(Cause("work"), timedelta()), sums.pop(_OVER, timedelta())
     causes = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
     begin, end = (segments[0].start, segments[-1].end) if segments else (at, at)
-    return TimeSpent(begin, end, worked, end - begin - worked, tuple(causes))
+    return TimeSpent(begin, end, worked, end - begin - worked - over, tuple(causes), over)
 
 
 def past_of(conn: Handle, there: Circumstances) -> Past:
@@ -110,19 +133,29 @@ def past_of(conn: Handle, there: Circumstances) -> Past:
         return Past(tuple(bar), spent_of(bar, there.now))
     begin, end = queued[0].start, queued[-1].end
     slices = sliced(begin, end, SLICES)
-    # What began before its end may have ended long after it.
-    slices.append(Slice(end, max(there.now, end)))
-    ran = WaitRepository(conn, there.family).ran(slices, each=EACH)
+    repository = WaitRepository(conn, there.family)
+    ran = repository.ran(slices, each=EACH)
     ran = [one for one in ran if one.id != there.job.id or one.id is None]
     full = full_slices(((one.slice, one.finished_at) for one in ran), slices, each=EACH)
-    full.pop(len(slices) - 1, None)
     spans = [
         *spans_of(ran, there.job.queue, there.now),
         *((full[place], slices[place].end) for place in full),
     ]
+    is_all = True
+    if Served.of(spans, begin, end).gaps:
+        # What began before its end may have ended long after it.
+        after, is_all = repository.ran_at(there.job.queue, end, most=AFTER)
+        own = there.job.started_at, there.job.finished_at
+        spans += [span for span in after if span != own] if is_all else [(begin, end)]
     bar = bar_of_job(there, Served.of(spans, begin, end))
-    meanwhile = _ran_meanwhile(ran, there.job.queue, queued, slices, full)
-    return Past(tuple(bar), replace(spent_of(bar, there.now), ran_meanwhile=meanwhile, is_about=bool(full)))
+    weights = weights_of(repository, full, slices, each=EACH, counted=COUNTED)
+    spent = replace(
+        spent_of(bar, there.now),
+        ran_meanwhile=_ran_meanwhile(ran, there.job.queue, queued, weights.of_slice),
+        is_about=bool(full) or not is_all,
+        is_at_least=bool(weights.at_least),
+    )
+    return Past(tuple(bar), spent)
 
 
 def sliced(begin: datetime, end: datetime, count: int) -> list[Slice]:
@@ -145,13 +178,28 @@ def full_slices(
     return {place: last[place] for place, count in counts.items() if count >= each and place < len(slices)}
 
 
-def weights_of(full: Mapping[int, datetime], slices: Sequence[Slice]) -> dict[int, float]:
-    """For how many each job stands that was read of a slice with more, as if all of it were alike."""
-    return {
-        place: (slices[place].end - slices[place].begin)
-        / max(at - slices[place].begin, timedelta(microseconds=1))
-        for place, at in full.items()
-    }
+class Weights(NamedTuple):
+    """For how many each job stands that was read of a slice with more; of one `at_least` there
+    are more still.
+    """
+
+    of_slice: Mapping[int, float]
+    at_least: frozenset[int] = frozenset()
+
+
+def weights_of(
+    repository: WaitRepository, full: Collection[int], slices: Sequence[Slice], *, each: int, counted: int
+) -> Weights:
+    """By how many ended in each full slice, as what ends at one moment says nothing of the rest of its time;
+    of all of them together so many are counted, and each evenly.
+    """
+    if not full:
+        return Weights({})
+    most = max(counted // len(full), each)
+    jobs = repository.how_many([slices[place] for place in full], most=most)
+    found = dict(zip(full, jobs, strict=True))
+    at_least = frozenset(place for place, count in found.items() if count >= most)
+    return Weights({place: max(count / each, 1.0) for place, count in found.items()}, at_least)
 
 
 def spans_of(ran: Iterable[Ran], queue: str, now: datetime) -> Iterator[tuple[datetime, datetime]]:
@@ -162,14 +210,10 @@ def spans_of(ran: Iterable[Ran], queue: str, now: datetime) -> Iterator[tuple[da
 
 
 def _ran_meanwhile(
-    ran: Iterable[Ran],
-    queue: str,
-    queued: Sequence[Segment],
-    slices: Sequence[Slice],
-    full: Mapping[int, datetime],
+    ran: Iterable[Ran], queue: str, queued: Sequence[Segment], weights: Mapping[int, float]
 ) -> int:
     """How many jobs of the queue ended, or ran, in the times in which this one was queued."""
-    weights, count = weights_of(full, slices), 0.0
+    count = 0.0
     for one in ran:
         if one.queue != queue or one.started_at is None or one.finished_at is None:
             continue
@@ -182,23 +226,28 @@ _SAID: Final = {
     "parents": "waiting for other nodes",
     "due": "not due yet",
     "unserved": "nothing of its queue ran",
+    "over": "over, until it was retried",
     "retry": "between two attempts",
     "tried": "in attempts before the last one",
     "untold": "queued, or what its row keeps no more",
 }
 
 
-def said_of(cause: Cause, *, ran_meanwhile: int = 0, is_about: bool = False) -> str:
-    """A cause in words."""
+def said_of(cause: Cause, spent: TimeSpent | None = None) -> str:
+    """A cause in words, of all that is known of the job's time."""
     if cause.kind in ("held", "parked"):
         what = held_for(cause.reason, cause.key or None) if cause.reason else ""
         return f"{cause.kind}: {what}" if what else cause.kind
     if cause.kind == "paused":
         return f"the queue was {cause.reason} by {cause.key}"
+    if cause.kind == "unserved" and spent is not None and spent.is_about:
+        return f"{_SAID[cause.kind]}, as far as is known"
     if cause.kind == "queued":
-        jobs = f"{ran_meanwhile:,} job{'' if ran_meanwhile == 1 else 's'}"
-        behind = f", while {'about ' if is_about else ''}{jobs} of its queue ran" if ran_meanwhile else ""
-        return f"queued{behind}"
+        if spent is None or not spent.ran_meanwhile:
+            return "queued"
+        about = "at least " if spent.is_at_least else "about " if spent.is_about else ""
+        jobs = f"{spent.ran_meanwhile:,} job{'' if spent.ran_meanwhile == 1 else 's'}"
+        return f"queued, while {about}{jobs} of its queue ran"
     return _SAID[cause.kind]
 
 
@@ -213,11 +262,17 @@ def sentence_of(spent: TimeSpent, *, is_over: bool) -> str:
     """How long a job waited, and for what."""
     begins = "it waited" if is_over else "it has waited"
     causes = "; ".join(
-        f"{length(took.total_seconds())} "
-        + said_of(cause, ran_meanwhile=spent.ran_meanwhile, is_about=spent.is_about)
-        for cause, took in spent.causes
+        f"{length(took.total_seconds())} {said_of(cause, spent)}" for cause, took in spent.causes
     )
-    return f"{begins} {length(spent.waited.total_seconds())}" + (f": {causes}" if causes else "")
+    over = (
+        f"; it was over for {length(spent.over.total_seconds())} before it was retried" if spent.over else ""
+    )
+    return f"{begins} {length(spent.waited.total_seconds())}" + (f": {causes}" if causes else "") + over
+
+
+def json_of_cause(cause: Cause) -> dict[str, Any]:
+    """A cause as plain data."""
+    return {KEYS.get(name, name): value for name, value in cause._asdict().items()}
 
 
 def json_of(past: Past) -> dict[str, Any]:
@@ -228,8 +283,10 @@ def json_of(past: Past) -> dict[str, Any]:
         "end": spent.end,
         "worked_s": spent.worked.total_seconds(),
         "waited_s": spent.waited.total_seconds(),
-        "causes": [{**cause._asdict(), "seconds": took.total_seconds()} for cause, took in spent.causes],
+        "over_s": spent.over.total_seconds(),
+        "causes": [{**json_of_cause(cause), "seconds": took.total_seconds()} for cause, took in spent.causes],
         "ran_meanwhile": spent.ran_meanwhile,
         "is_about": spent.is_about,
-        "parts": [asdict(one) for one in past.parts],
+        "is_at_least": spent.is_at_least,
+        "parts": json_of_parts(past.parts),
     }

@@ -21,15 +21,16 @@ from queue_workflows.engine.explain.history import held_for, pauses_of
 from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.limits.lanes import LANE_DELAY_S
-from queue_workflows.repositories.sql.families import ERRORS_KEPT, GIVEN_BACK, HOLDS_KEPT, NODE
+from queue_workflows.repositories.sql.families import ERRORS_KEPT, GIVEN_BACK, HOLDS_KEPT, NODE, OVER
 from queue_workflows.states import JobStatus
 
 Kind: TypeAlias = Literal[
-    "parents", "due", "held", "queued", "unserved", "paused", "running", "retry", "parked", "ended"
+    "parents", "due", "held", "queued", "unserved", "paused", "running", "over", "retry", "parked", "ended"
 ]
 # Where a row tells two things of one moment, the first of these is shown.
 _ORDER: Final[tuple[Kind, ...]] = (
     "running",
+    "over",
     "parked",
     "held",
     "retry",
@@ -41,11 +42,14 @@ _ORDER: Final[tuple[Kind, ...]] = (
     "ended",
 )
 _RANK: Final[Mapping[Kind, int]] = {kind: rank for rank, kind in enumerate(_ORDER)}
+# Programs' words have other names in JSON than what people wrote, which a host app may not want shown.
+KEYS: Final = {"reason": "hold_reason"}
 # Two readings of the clock in one INSERT.
 _SAME_MOMENT: Final = timedelta(seconds=1)
 # A queue in which nothing ran for less than that had workers which were between two jobs, or two looks.
 A_LOOK: Final = timedelta(seconds=2)
 _LANE_DELAY: Final = timedelta(seconds=LANE_DELAY_S)
+_MAYBE_NOT_DUE: Final = "or not due yet: its row keeps no more when it was"
 _NOT_KEPT: Final = f"or what its row keeps no more: it has the last {HOLDS_KEPT} holds, {ERRORS_KEPT} errors"
 # Nodes that no worker works on: they are parked from the start.
 _PARKED: Final = frozenset({"input", "wait", "workflow", "descendants"})
@@ -166,8 +170,8 @@ def facts_of(job: Any, **beside: Any) -> JobFacts:
 
 
 def json_of(segments: Iterable[Segment]) -> list[dict[str, Any]]:
-    """The segments as plain data."""
-    return [asdict(one) for one in segments]
+    """The segments as plain data; what holds a job has the name of its column, as `reason` is a person's."""
+    return [{KEYS.get(name, name): value for name, value in asdict(one).items()} for one in segments]
 
 
 def layered(told: Iterable[Segment], begin: datetime, end: datetime) -> list[Segment]:
@@ -202,14 +206,23 @@ def _before(job: JobFacts, begin: datetime) -> Iterator[Segment]:
         since = max(job.created_at, pause.since)
         until = pause.until or job.finished_at or job.at
         yield Segment("paused", since, until, pause.note, pause.asked, pause.actor)
-    if _was_due_later(job):
-        yield Segment("due", job.created_at, job.run_at)
-    if job.served is not None:
-        end = job.finished_at or job.at
-        for start, stop in job.served.within(job.created_at, end):
-            if min(stop, end) - max(start, job.created_at) >= A_LOOK:
-                yield Segment("unserved", max(start, job.created_at), stop)
-    yield from _not_kept(job)
+    due, until = _due_at(job)
+    if due is not None and due > job.created_at + _SAME_MOMENT:
+        yield Segment("due", job.created_at, min(due, until))
+    untold = [*_not_kept(job)]
+    yield from untold
+    if job.served is None:
+        return
+    # Where it may not have been due yet, nobody failed to serve it.
+    dark = max([job.created_at, *(one.end for one in untold)] + ([until] if due is None else []))
+    end = job.finished_at or job.at
+    for start, stop in job.served.within(job.created_at, end):
+        if min(stop, end) - max(start, job.created_at) < A_LOOK:
+            continue
+        if due is None and start < until:
+            yield Segment("queued", max(start, job.created_at), min(stop, until), _MAYBE_NOT_DUE)
+        if stop > dark:
+            yield Segment("unserved", max(start, dark), stop)
 
 
 def _not_kept(job: JobFacts) -> Iterator[Segment]:
@@ -223,13 +236,61 @@ def _not_kept(job: JobFacts) -> Iterator[Segment]:
         yield Segment("queued", job.created_at, min(oldest), _NOT_KEPT)
 
 
-def _was_due_later(job: JobFacts) -> bool:
-    """Whether `run_at` is still what the enqueue said: an attempt, a hold and a retry set it anew."""
-    is_first = job.attempt == 0 or (
-        job.attempt == 1 and job.started_at is not None and job.run_at <= job.started_at
-    )
-    is_anew = job.hold_reason is not None or _ends(job) or _is_set_anew(job)
-    return is_first and not is_anew and job.run_at > job.created_at + _SAME_MOMENT
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What set `run_at` anew: since when it was at that, and when the job was due before; None if unknown."""
+
+    since: datetime
+    due: datetime | None
+
+
+def _due_at(job: JobFacts) -> tuple[datetime | None, datetime]:
+    """When the enqueue said that the job is due, and until when that tells of it; None if its row does not.
+
+    An attempt that failed, a hold and an operator's retry set `run_at` anew, and but for a hold they keep
+    what it was; what was given back or lost its worker is due as before.
+    """
+    if changes := list(_changes(job)):
+        first = min(changes, key=lambda change: change.since)
+        return first.due, first.since
+    until = job.finished_at or job.at
+    claims = [one.start for one in _attempts(job)]
+    claims += [hold.start for hold in _past_holds(job) if hold.kind == "running"]
+    if job.started_at is not None:
+        claims.append(job.started_at)
+    if not claims:
+        return (job.run_at if job.attempt == 0 else None), until
+    # A node that was opened anew leaves no trace of its attempts before that.
+    is_traced = job.run_at <= min(claims) and set(range(1, job.attempt)) <= _traced(job)
+    return (job.run_at if is_traced else None), min(claims)
+
+
+def _changes(job: JobFacts) -> Iterator[_Change]:
+    for entry in job.errors:
+        at, since = _moment(entry.get("at")), _moment(entry.get("since"))
+        if entry.get("kind") in ("suspect", "worker_lost") or at is None:
+            continue
+        if since is None:
+            yield _Change(at, None)
+        elif "again_s" in entry and entry["again_s"] is not None:
+            # The worker says when it was due where that was later than its enqueue.
+            yield _Change(since, _moment(entry.get("due")) or job.created_at)
+    for entry in job.past_holds:
+        since, reason = _moment(entry.get("since")), entry.get("reason")
+        if since is None or reason == GIVEN_BACK:
+            continue
+        yield _Change(since, _moment(entry.get("due")) if reason == OVER else None)
+    if job.hold_reason is not None:
+        yield _Change(_held_since(job), None)
+
+
+def _traced(job: JobFacts) -> set[int]:
+    """The attempts of which the row tells."""
+    found = {int(entry.get("attempt") or 0) for entry in job.errors}
+    for entry in job.past_holds:
+        last = int(entry.get("attempt") or 0)
+        found.update(range(last - int(entry.get("times") or 1) + 1, last + 1))
+    return found
 
 
 def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:
@@ -238,15 +299,17 @@ def _waits(job: JobFacts, end: datetime) -> Iterator[Segment]:
     yield from _retries(job)
     ends = _ends(job)
     if job.hold_reason is not None:
-        # What is in a lane is due that much later than the moment it came there.
-        since = max([job.started_at or job.created_at, *ends])
-        since = max(since, job.run_at - _LANE_DELAY)
-        yield _on_hold(since, end, job.hold_reason, job.hold_key)
+        yield _on_hold(_held_since(job), end, job.hold_reason, job.hold_key)
         return
     is_between = job.claimed_by is None and job.finished_at is None
     before = [at for at in ends if is_between or (job.started_at is not None and at <= job.started_at)]
     if before and not _is_set_anew(job):
         yield Segment("retry", max(before), job.run_at)
+
+
+def _held_since(job: JobFacts) -> datetime:
+    """Since when a job is on hold; what is in a lane is due that much later than the moment it came there."""
+    return max([job.started_at or job.created_at, *_ends(job), job.run_at - _LANE_DELAY])
 
 
 def _retries(job: JobFacts) -> Iterator[Segment]:
@@ -294,8 +357,8 @@ def _ends(job: JobFacts) -> list[datetime]:
 
 
 def _past_holds(job: JobFacts) -> list[Segment]:
-    """The holds that are over, and the attempts that were given back."""
-    holds = []
+    """The holds that are over, the attempts that were given back, and what was before a retry."""
+    holds: list[Segment] = []
     for entry in job.past_holds:
         since, until = _moment(entry.get("since")), _moment(entry.get("until"))
         if since is None or until is None:
@@ -303,9 +366,19 @@ def _past_holds(job: JobFacts) -> list[Segment]:
         if entry["reason"] == GIVEN_BACK:
             note = f"attempt {entry.get('attempt')} on {entry.get('key')}, given back"
             holds.append(Segment("running", since, until, note))
+        elif entry["reason"] == OVER:
+            holds += _until_retried(entry, since, until)
         else:
             holds.append(_on_hold(since, until, str(entry["reason"]), entry.get("key")))
     return holds
+
+
+def _until_retried(entry: Mapping[str, Any], since: datetime, until: datetime) -> Iterator[Segment]:
+    """What a job was before an operator's retry: over, and before that at work, if it was claimed."""
+    claimed = _moment(entry.get("claimed"))
+    if claimed is not None and entry.get("worker") is not None:
+        yield Segment("running", claimed, since, f"attempt {entry.get('attempt')} on {entry['worker']}")
+    yield Segment("over", since, until, str(entry.get("key")))
 
 
 def _on_hold(since: datetime, until: datetime, reason: str, key: str | None) -> Segment:

@@ -13,7 +13,7 @@ from queue_workflows.repositories.limits import lanes
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.connection import Statements
-from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
+from queue_workflows.repositories.sql.families import HOLDS_KEPT, INGEST, NODE, OVER, Family, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
 # found: what is not over, locked in order, so that two statements with the same rows do not deadlock. ended:
@@ -69,7 +69,8 @@ SELECT DISTINCT id FROM below ORDER BY id
 # runs, of nodes: those that go on; in one that is over or being cancelled nobody would act upon another end.
 # uncounted: of what an orchestrator plans, the ends that it has not counted; it would count a job twice.
 # found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of
-# errors stays. logged: as by a cancel.
+# errors stays. What the row has no more from here on, of its last attempt and its end, is kept beside the
+# holds. logged: as by a cancel.
 RETRY: Final = per_family(
     """
 WITH {runs}found AS MATERIALIZED (
@@ -80,7 +81,12 @@ WITH {runs}found AS MATERIALIZED (
     UPDATE {table} AS job SET
         status = 'queued', generation = job.generation + 1, position = nextval('{sequence}'),
         run_at = statement_timestamp(), failures = 0, crash_count = 0, suspect = false, claimed_by = NULL,
-        {result} = NULL, progress = NULL, cancel_requested_at = NULL, finished_at = NULL
+        {result} = NULL, progress = NULL, cancel_requested_at = NULL, finished_at = NULL,
+        past_holds = COALESCE(
+            jsonb_path_query_array(job.past_holds, '$[last - {holds_before} to last]'), '[]'
+        ) || jsonb_build_object('reason', '{over}', 'key', job.status, 'since', job.finished_at,
+            'until', statement_timestamp(), 'attempt', job.attempt, 'times', 1, 'worker', job.claimed_by,
+            'claimed', job.started_at, 'due', job.run_at)
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
     RETURNING job.id, job.generation, job.limit_key
 ), logged AS (
@@ -90,7 +96,9 @@ WITH {runs}found AS MATERIALIZED (
     FROM ended WHERE %(actor)s::text IS NOT NULL
 )
 SELECT id, generation, limit_key FROM ended
-"""
+""",
+    holds_before=str(HOLDS_KEPT - 2),
+    over=OVER,
 )
 # Of these ingest jobs those that the table has not, if there is a history where they may be: by the catalog,
 # as a role may have no right to anything of a history that nobody has asked for.

@@ -32,6 +32,8 @@ ERRORS_KEPT: Final = 10
 HOLDS_KEPT: Final = 5
 # The reason of an entry beside the holds that is an attempt which was given back; its key is the worker.
 GIVEN_BACK: Final = "given_back"
+# Of an entry there that is the time from a job's end to an operator's retry; its key is the status.
+OVER: Final = "over"
 HISTORY: Final = frozenset[str](HISTORY_STATUSES)
 
 

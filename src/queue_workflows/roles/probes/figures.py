@@ -38,6 +38,8 @@ KEPT: Final = RetentionTimes()
 # Of the last five minutes so many parts, and so many jobs of each family and part.
 WAIT_SLICES: Final = 5
 WAITS_EACH: Final = 100
+# What is not read of a part is counted, up to this in all of them together.
+WAITS_COUNTED: Final = 100_000
 AWAY: Final[Figures] = {"qwf.database.up": [((), 0.0)]}
 
 
@@ -166,7 +168,9 @@ def _of_waits(connection: psycopg.Connection[Any]) -> dict[str, Points]:
     # With SQLAlchemy, which an orchestrator that nobody asks for figures does without.
     from queue_workflows.engine.explain.queue_waits import queue_waits
 
-    found = queue_waits(connection, since_s=WINDOW_S, slices=WAIT_SLICES, each=WAITS_EACH)
+    found = queue_waits(
+        connection, since_s=WINDOW_S, slices=WAIT_SLICES, each=WAITS_EACH, counted=WAITS_COUNTED
+    )
     waited: dict[tuple[str, ...], float] = {}
     for one in found.queues:
         for cause in one.causes:

@@ -10,10 +10,13 @@ import psycopg
 
 from queue_workflows.engine.explain.queue_waits import OTHERS, WaitCause, Waits
 from queue_workflows.engine.explain.queue_waits import queue_waits as waits_of
-from queue_workflows.engine.explain.time_spent import said_of
+from queue_workflows.engine.explain.time_spent import json_of_cause, said_of
+from queue_workflows.repositories.reports.queue_statistics import StatisticsRepository
 from queue_workflows.views.filters import spans
 
 SINCE_S: Final = 86_400.0
+# So many of each queue are counted to see whether there is one at all.
+MOST: Final = 1
 
 
 def queue_waits(
@@ -21,6 +24,12 @@ def queue_waits(
 ) -> Waits:
     """Every queue of which a job ended, or one; read within one snapshot, so that its parts fit together."""
     return waits_of(connection, since_s=since_s, queue=queue)
+
+
+def is_known(connection: psycopg.Connection[Any], queue: str) -> bool:
+    """Whether something waits or runs on a queue, or ended there lately, or a worker serves it."""
+    seen = StatisticsRepository(connection).read(stale_s=SINCE_S, most=MOST)
+    return queue in {one.queue for one in seen.queues}
 
 
 def said_of_cause(one: WaitCause) -> str:
@@ -37,7 +46,7 @@ def json_of(found: Waits) -> dict[str, Any]:
             asdict(one)
             | {
                 "causes": [
-                    {**cause.cause._asdict(), "jobs": cause.jobs, "seconds": cause.seconds}
+                    {**json_of_cause(cause.cause), "jobs": cause.jobs, "seconds": cause.seconds}
                     for cause in one.causes
                 ]
             }

@@ -17,6 +17,7 @@ from typing import Any, Final
 from queue_workflows.drawing.words import say_span
 from queue_workflows.engine.explain.history import asked_of, wishes_of
 from queue_workflows.engine.explain.wait_bar import Segment, bar_of, facts_of, layered
+from queue_workflows.engine.explain.wait_bar import json_of as json_of_segments
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.repositories.audit_log import AuditRepository
@@ -184,7 +185,10 @@ def said_of_pause(pause: RunPause) -> str:
 
 def json_of(timeline: RunTimeline) -> dict[str, Any]:
     """What `qwf run timeline RUN --json` prints."""
-    bars = [named(asdict(bar)) | {"job": node_job(bar.job)} for bar in timeline.bars]
+    bars = [
+        named(asdict(bar)) | {"job": node_job(bar.job), "segments": json_of_segments(bar.segments)}
+        for bar in timeline.bars
+    ]
     return named(asdict(timeline)) | {"bars": bars}
 
 
