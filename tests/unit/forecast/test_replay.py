@@ -117,6 +117,16 @@ def test_what_never_runs_says_why() -> None:
     assert STARVED in foretell(crowd, KNOWN, rows_played=1).never
 
 
+def test_what_comes_in_for_long_starves_nobody_to_whom_it_leaves_workers() -> None:
+    """Of a long play with much that arrives, quick jobs take a quarter of the fleet, as of a short one."""
+    history = History({"slow": TaskHistory(took_s=[60.0] * 20), "quick": TaskHistory(took_s=[0.1] * 20)})
+    load = Load([Waiting("", "slow")] * 80, (), {"a": 2}, arriving=[Arriving("quick", 9, 5.0)])
+    told = foretell(load, history, rows_played=1)
+    assert told.never == {}
+    assert told.drain is not None
+    assert 2_700 < told.drain.middle_s < 3_700
+
+
 def test_a_seed_tells_all() -> None:
     """The same load comes to the same, another seed to another; its range is in order."""
     load = Load([Waiting("", "task")] * 9, (), {"a": 2})

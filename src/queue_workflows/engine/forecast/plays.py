@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from queue_workflows.engine.forecast.history import History
-from queue_workflows.engine.forecast.replay import Load, Played, Waiting, played
+from queue_workflows.engine.forecast.replay import ARRIVALS_ALIKE, Load, Played, Waiting, played
 
 # Rows that are played in all, over as many plays as that makes.
 ROWS_PLAYED: Final = 60_000
@@ -63,6 +63,9 @@ STARVED: Final = NoGuess("starved", "jobs of a higher priority come in as fast a
 def foretell(load: Load, history: History, *, seed: int = 0, rows_played: int = ROWS_PLAYED) -> Foretold:
     """Play a load many times; with the same seed it comes to the same."""
     rows = max(1, len(load.waiting) + len(load.running))
+    if load.arriving:
+        # What comes in is played too.
+        rows += 4 * ARRIVALS_ALIKE
     plays = min(MOST_PLAYS, max(FEWEST_PLAYS, rows_played // rows))
     seen = [_one(load, history, seed, number) for number in range(plays)]
     ends = [_span([one.ends[place] for one in seen]) for place in range(len(load.waiting))]
@@ -96,11 +99,11 @@ def _last(one: Played) -> float | None:
 
 
 def _span(found: Sequence[float | None]) -> Span | None:
-    """The shares of all plays, None where less than half of them came to an end."""
+    """The shares of all plays, None where too few came to an end to say when nine tenths of them do."""
     known = sorted(one for one in found if one is not None)
-    if not known or len(known) * 2 < len(found):
+    if len(known) <= int(_HIGH * len(found)):
         return None
-    return Span(*(known[min(len(known) - 1, int(share * len(known)))] for share in (_LOW, _MIDDLE, _HIGH)))
+    return Span(*(known[int(share * len(found))] for share in (_LOW, _MIDDLE, _HIGH)))
 
 
 def _why(load: Load, row: Waiting) -> NoGuess:
