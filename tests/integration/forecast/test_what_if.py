@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -14,6 +14,7 @@ from support.servers.web_page import served_page, text_of
 
 from queue_workflows.repositories import HeartbeatRepository, LimitRepository, WorkerControlRepository
 from queue_workflows.repositories.forecast import ended, queue_now
+from queue_workflows.views.forecast.drain import queue_forecast
 
 # Jobs of two seconds, by a worker that had one at a time, each enqueued long before it began.
 PAST = """
@@ -138,6 +139,63 @@ def test_explain_tells_when(qwf_dsn: str, conn: psycopg.Connection, there: Jobs)
     assert "\nno guess when it will be done: no worker of the queue claims anything\nhistory:\n" in text
 
 
+# Jobs behind each other in the lane of a key, and in the line.
+MANY: Final = """
+INSERT INTO ingest_jobs (task_name, queue, status, limit_key, hold_reason, hold_key, run_at)
+SELECT 'task', 'fetch', CASE WHEN %(key)s::text IS NULL THEN 'queued' ELSE 'scheduled' END, %(key)s,
+    CASE WHEN %(key)s::text IS NOT NULL THEN 'limit_full' END, %(key)s,
+    now() + make_interval(days => CASE WHEN %(key)s::text IS NULL THEN 0 ELSE 36500 END)
+FROM generate_series(1, %(count)s)
+RETURNING id
+"""
+
+
+def test_what_is_not_read_waits_too(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
+    """Of lanes and of the line: a queue drains, and the last job begins, when all before it is done."""
+    conn.execute("DELETE FROM ingest_jobs WHERE status <> 'completed'")
+    LimitRepository(conn).set("k", 1, actor="ann")
+    last = conn.execute(MANY, {"key": "k", "count": 6_000}).fetchall()[-1][0]
+    conn.execute(MANY, {"key": "few", "count": 3})
+    told = asked(qwf_dsn, "fetch")
+    assert (told["waiting"], told["at_least"]) == (6_003, True)
+    assert middle(told["now"]) == pytest.approx(12_000, rel=0.15)
+    said = json.loads(qwf_here("--db", qwf_dsn, "explain", f"ingest:{last}", "--json").stdout)["estimate"]
+    assert said["starts_in"]["p50_s"] == pytest.approx(12_000, rel=0.15)
+    assert 1 < said["ends_in"]["p50_s"] - said["starts_in"]["p50_s"] < 3
+    # What is for later is no later for what else waits.
+    conn.execute("DELETE FROM ingest_jobs WHERE limit_key = 'k'")
+    last = conn.execute(MANY, {"key": None, "count": 5_000}).fetchall()[-1][0]
+    (tomorrow,) = there.enqueue(delay=86_400.0)
+    told = asked(qwf_dsn, "fetch")
+    assert (told["waiting"], told["at_least"]) == (5_004, True)
+    assert middle(told["now"]) == pytest.approx(86_402, rel=0.01)
+    said = json.loads(qwf_here("--db", qwf_dsn, "explain", f"ingest:{last}", "--json").stdout)["estimate"]
+    assert said["starts_in"]["p50_s"] == pytest.approx(5_000, rel=0.15)
+    assert tomorrow
+
+
+def test_what_is_for_later_is_not_taken_for_now(
+    qwf_dsn: str, there: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where much else is due sooner a job begins at its time all the same, and it is said that more waits."""
+    monkeypatch.setattr(queue_now, "_LATER_LOOKED_AT", 0)
+    (tomorrow,) = there.enqueue(delay=86_400.0)
+    said = json.loads(qwf_here("--db", qwf_dsn, "explain", f"ingest:{tomorrow}", "--json").stdout)["estimate"]
+    assert said["starts_in"]["p50_s"] == pytest.approx(86_400, rel=0.01)
+    note = "fetch: more is for later than was looked at, which these times leave out"
+    assert note in qwf_here("--db", qwf_dsn, "what-if", "fetch").stdout.splitlines()
+
+
+def test_what_nobody_counts_has_no_guess(conn: psycopg.Connection, there: Jobs) -> None:
+    """The bound of a count is none of the queue."""
+    read = queue_now.QueueNowRepository(conn).read("fetch", most=10, stale_s=30.0, counted=15)
+    told = queue_forecast(read)
+    assert told.now.span is None
+    assert told.now.no_guess is not None
+    assert (told.now.no_guess.code, told.waiting) == ("too_many", 15)
+    assert there.rows()
+
+
 def test_what_runs_has_an_end(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
     """By how long it runs already; none where it runs longer than any."""
     job = there.one()
@@ -160,7 +218,8 @@ def test_no_more_is_read_than_is_wanted(conn: psycopg.Connection, family: str, m
     for sql, params, index, most in (
         (ended.ENDED, {"queue": "fetch", "most": 200, "back_s": 7e5}, "finished", 200),
         (queue_now.LANES, {"queue": "fetch", "limit": 50}, "hold", 10),
-        (queue_now.LATER, {"queue": "fetch", "limit": 50}, "due", 10),
+        (queue_now.LANE_DEPTHS, {"queue": "fetch", "keys": "{host:x}", "most": 50}, "hold", 10),
+        (queue_now.LATER, {"queue": "fetch", "limit": 50, "looked_at": 50}, "due", 10),
         (queue_now.OF_KEY, {"key": "host:x", "limit": 50}, "keyed", 10),
     ):
         plan = explain(conn, mode, sql[family], params)

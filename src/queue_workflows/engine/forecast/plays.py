@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from queue_workflows.engine.forecast.history import History
-from queue_workflows.engine.forecast.replay import ARRIVALS_ALIKE, Load, Played, Waiting, played
+from queue_workflows.engine.forecast.replay import ARRIVALS_ALIKE, Beyond, Load, Played, Waiting, played
 
 # Rows that are played in all, over as many plays as that makes.
 ROWS_PLAYED: Final = 60_000
@@ -28,10 +28,6 @@ class Span:
     middle_s: float
     high_s: float
 
-    def times(self, factor: float) -> Span:
-        """For so many times as much of the same work."""
-        return Span(self.low_s * factor, self.middle_s * factor, self.high_s * factor)
-
 
 @dataclass(frozen=True, slots=True)
 class NoGuess:
@@ -45,7 +41,8 @@ class NoGuess:
 class Foretold:
     """A span for each waiting row, None where it never begins or ends; for each that runs; for all of it.
 
-    `drain` is of all rows that end; `never` are the places of the others, by why they do not.
+    `drain` is of all rows that end, and of what is not played; `never` are the places of the others, by why
+    they do not. `beyond` is when the last of what is not played begins, of each such part of the load.
     """
 
     begins: Sequence[Span | None]
@@ -54,6 +51,7 @@ class Foretold:
     drain: Span | None
     never: dict[NoGuess, list[int]]
     plays: int
+    beyond: Sequence[Span | None] = ()
 
 
 NO_WORKER: Final = NoGuess("no_worker", "no worker of the queue claims anything")
@@ -81,9 +79,10 @@ def foretell(load: Load, history: History, *, seed: int = 0, rows_played: int = 
             for place in range(len(load.running))
             if (found := _span([one.running_ends[place] for one in seen])) is not None
         ],
-        drain=_span([_last(one) for one in seen]),
+        drain=_span([_last(load, one) for one in seen]),
         never=never,
         plays=plays,
+        beyond=[_span([_last_begin(part, one) for one in seen]) for part in load.beyond],
     )
 
 
@@ -93,9 +92,23 @@ def _one(load: Load, history: History, seed: int, number: int) -> Played:
     return played(load, drawn, Random(f"{seed}:{number}:arrivals"))  # noqa: S311
 
 
-def _last(one: Played) -> float | None:
-    ends = [end for end in (*one.ends, *one.running_ends) if end is not None]
+def _last(load: Load, one: Played) -> float | None:
+    beyond = (_last_begin(part, one) for part in load.beyond)
+    ends = [end for end in (*one.ends, *one.running_ends, *beyond) if end is not None]
     return max(ends, default=None)
+
+
+def _last_begin(part: Beyond, one: Played) -> float | None:
+    """When the last begins of what is not played, by the pace at which rows like it began one by one.
+
+    The pace is that of the second half but for the last tenth, in which rows may stand that a key keeps.
+    """
+    begun = sorted(begin for place in part.places if (begin := one.begins[place]) is not None)
+    first, last = len(begun) // 2, int(len(begun) * _HIGH)
+    if first >= last:
+        return None
+    pace_s = (begun[last] - begun[first]) / (last - first)
+    return begun[last] + (len(begun) - 1 - last + part.jobs) * pace_s
 
 
 def _span(found: Sequence[float | None]) -> Span | None:

@@ -68,6 +68,14 @@ class Arriving:
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """So many jobs that wait behind the rows at these places, are like them, and are not played."""
+
+    places: Sequence[int]
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """A queue at a moment: its waiting rows in claim order, what runs, slots by host, caps by key."""
 
@@ -78,6 +86,7 @@ class Load:
     arriving: Sequence[Arriving] = ()
     # How long a slot of a key is nobody's, from one job to the next.
     between_s: Mapping[str, float] | None = None
+    beyond: Sequence[Beyond] = ()
 
     @property
     def all_slots(self) -> int:

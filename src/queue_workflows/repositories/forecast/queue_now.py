@@ -5,8 +5,9 @@ The line is that of `next_jobs`, so by the claim's own statement; here is what s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from queue_workflows.repositories.forecast.ended import LOOKED_AT, TASK, EndedRepository, EndedRow
@@ -23,8 +24,14 @@ from queue_workflows.repositories.workers.jobs_at_work import AtWorkRepository, 
 from queue_workflows.repositories.workers.obedience import Standing
 
 # Keys of lanes that are looked at.
-_KEYS: Final = 200
-# keys: each key with a lane, found by a jump to the next one in the index. lane: its first jobs on the queue.
+_KEYS: Final = 1_000
+# So many jobs that wait are counted, of a key in lanes so many at least.
+COUNTED: Final = 1_000_000
+_COUNTED_OF_KEY: Final = 10_000
+# Of those that are due later so many times as many are looked at, of all queues.
+_LATER_LOOKED_AT: Final = 10
+# keys: each key with a lane, found by a jump to the next one in the index. share: how many there are, and how
+# many jobs of each are read. lane: its first jobs on the queue.
 LANES: Final = per_family(
     """
 WITH RECURSIVE keys AS (
@@ -38,13 +45,16 @@ WITH RECURSIVE keys AS (
         ORDER BY next.hold_key LIMIT 1
     ), number + 1
     FROM keys WHERE keys.key IS NOT NULL AND number < {keys}
+), share AS MATERIALIZED (
+    SELECT count(*) AS keys, GREATEST(1, %(limit)s::bigint / GREATEST(1, count(*))) AS each
+    FROM keys WHERE key IS NOT NULL
 )
-SELECT lane.id, lane.priority, lane.position, keys.key, lane.host_lock
-FROM keys CROSS JOIN LATERAL (
+SELECT share.keys, share.each, lane.id, lane.priority, lane.position, keys.key, lane.host_lock
+FROM share CROSS JOIN keys CROSS JOIN LATERAL (
     SELECT id, priority, position, host_lock FROM {table} AS held
     WHERE {in_lane} AND hold_key = keys.key AND held.queue = %(queue)s::text
     ORDER BY priority DESC, position
-    LIMIT %(limit)s::bigint
+    LIMIT (SELECT each FROM share)
 ) AS lane
 WHERE keys.key IS NOT NULL
 LIMIT %(limit)s::bigint
@@ -52,15 +62,36 @@ LIMIT %(limit)s::bigint
     in_lane=IN_LANE,
     keys=str(_KEYS),
 )
-# soonest: of all queues, to the bound; on the queue those that only wait for their time.
+# Of some keys how many jobs are in their lanes on the queue, to a bound.
+LANE_DEPTHS: Final = per_family(
+    """
+SELECT given.key, counted.count
+FROM unnest(%(keys)s::text[]) AS given (key)
+CROSS JOIN LATERAL (
+    SELECT count(*) FROM (
+        SELECT FROM {table} AS held
+        WHERE {in_lane} AND hold_key = given.key AND held.queue = %(queue)s::text
+        LIMIT %(most)s::bigint
+    ) AS held
+) AS counted
+""",
+    in_lane=IN_LANE,
+)
+# soonest: of all queues, to the bound; on the queue those that only wait for their time. Last, without an id,
+# how many were looked at.
 LATER: Final = per_family("""
-SELECT id, priority, limit_key, host_lock, extract(epoch FROM run_at - transaction_timestamp())::float8
-FROM (
+WITH soonest AS MATERIALIZED (
     SELECT id, priority, queue, limit_key, host_lock, hold_reason, run_at FROM {table}
-    WHERE status = 'scheduled' ORDER BY run_at LIMIT %(limit)s::bigint
-) AS soonest
-WHERE queue = %(queue)s::text AND hold_reason IS NULL
-ORDER BY run_at
+    WHERE status = 'scheduled' ORDER BY run_at LIMIT %(looked_at)s::bigint
+)
+(
+    SELECT id, priority, limit_key, host_lock,
+        extract(epoch FROM run_at - transaction_timestamp())::float8
+    FROM soonest WHERE queue = %(queue)s::text AND hold_reason IS NULL
+    ORDER BY run_at LIMIT %(limit)s::bigint
+)
+UNION ALL
+SELECT NULL, count(*), NULL, NULL, NULL FROM soonest
 """)
 # The queues on which jobs of a key wait, in front or in a lane.
 OF_KEY: Final = per_family(
@@ -130,7 +161,11 @@ class CapInUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueNow:
-    """A queue as it is; `queued` is counted further than `line` is read."""
+    """A queue as it is; `queued` is counted further than `line` is read, `in_lanes` than `lane`, by key.
+
+    Where more waits than was counted `is_counted` is not so; where what is due later was not all looked at,
+    `is_later_cut`.
+    """
 
     family: Family
     queue: str
@@ -143,11 +178,16 @@ class QueueNow:
     caps: Mapping[str, CapInUse]
     workers: Sequence[Standing]
     ended: Sequence[EndedRow]
+    in_lanes: Mapping[str, int] = field(default_factory=dict)
+    is_counted: bool = True
+    is_later_cut: bool = False
 
     @property
-    def is_cut(self) -> bool:
-        """Whether more is queued than was read."""
-        return self.queued > len(self.line)
+    def waiting(self) -> int:
+        """How many wait, at least."""
+        read = Counter(job.limit_key for job in self.lane)
+        in_lanes = sum(max(jobs, self.in_lanes.get(key, 0)) for key, jobs in read.items())
+        return self.queued + in_lanes + len(self.later)
 
 
 class QueueNowRepository:
@@ -157,17 +197,23 @@ class QueueNowRepository:
         self._conn = conn
 
     def read(
-        self, queue: str, *, most: int, stale_s: float, looked_at: int = LOOKED_AT, keys: Iterable[str] = ()
+        self,
+        queue: str,
+        *,
+        most: int,
+        stale_s: float,
+        looked_at: int = LOOKED_AT,
+        counted: int = COUNTED,
+        keys: Iterable[str] = (),
     ) -> QueueNow:
         """The queue with its first `most` jobs; the caps of `keys` too, which may be of no job there."""
         family = family_of(queue)
         line = NextJobsRepository(self._conn).line(queue, limit=most).jobs
         queued = len(line)
         if queued == most:
-            queued = max(queued, QueueDepthRepository(self._conn).of([queue])[0].queued)
-        sql, params = Statements(self._conn, family.table), {"queue": queue, "limit": most}
-        lane = [LaneJob(*row) for row in sql.rows(LANES[family.name], params)]
-        later = [LaterJob(*row) for row in sql.rows(LATER[family.name], params)]
+            queued = max(queued, QueueDepthRepository(self._conn).of([queue], most=counted)[0].queued)
+        lane, in_lanes, is_counted = self._lanes(family, queue, most, counted)
+        later, is_later_cut = self._later(family, queue, most)
         workers = HeartbeatRepository(self._conn).standing(queue=queue)
         live = [one for one in workers if one.age_s <= stale_s and not one.is_quarantined]
         at_work = AtWorkRepository(self._conn).of([one.worker_id for one in live], limit=most) if live else []
@@ -190,7 +236,37 @@ class QueueNowRepository:
             caps=self._caps({*of_jobs, *keys}),
             workers=live,
             ended=EndedRepository(self._conn).last(family, queue, most=looked_at),
+            in_lanes=in_lanes,
+            is_counted=is_counted and queued < counted,
+            is_later_cut=is_later_cut,
         )
+
+    def _lanes(
+        self, family: Family, queue: str, most: int, counted: int
+    ) -> tuple[list[LaneJob], dict[str, int], bool]:
+        """The first jobs of each lane, and how many those lanes have of which not all were read."""
+        sql, params = Statements(self._conn, family.table), {"queue": queue, "limit": most}
+        rows = sql.rows(LANES[family.name], params)
+        lane = [LaneJob(*row) for _, _, *row in rows]
+        if not rows:
+            return lane, {}, True
+        keys, each, *_ = rows[0]
+        is_counted = keys < min(_KEYS, most)
+        read = Counter(job.limit_key for job in lane)
+        cut = [key for key, jobs in read.items() if jobs >= each]
+        if not cut:
+            return lane, {}, is_counted
+        bound = max(_COUNTED_OF_KEY, counted // len(cut))
+        depths = {"queue": queue, "keys": texts(cut), "most": bound}
+        in_lanes: dict[str, int] = dict(map(tuple, sql.rows(LANE_DEPTHS[family.name], depths)))
+        return lane, in_lanes, is_counted and max(in_lanes.values()) < bound
+
+    def _later(self, family: Family, queue: str, most: int) -> tuple[list[LaterJob], bool]:
+        """What is due later, the soonest first, and whether there is more."""
+        looked_at = most * _LATER_LOOKED_AT
+        params = {"queue": queue, "limit": most, "looked_at": looked_at}
+        *rows, (_, seen, *_) = Statements(self._conn, family.table).rows(LATER[family.name], params)
+        return [LaterJob(*row) for row in rows], seen >= looked_at or len(rows) >= most
 
     def queues_of(self, key: str, *, most: int) -> list[str]:
         """The queues on which jobs of a key wait, by the first `most` of each kind."""

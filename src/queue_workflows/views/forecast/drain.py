@@ -23,6 +23,7 @@ MOST: Final = 2_000
 BRIEF_MOST: Final = 300
 BRIEF_PLAYED: Final = 6_000
 BRIEF_LOOKED_AT: Final = 1_000
+BRIEF_COUNTED: Final = 100_000
 _BRIEF_QUEUES: Final = 2
 # Queues that are looked at where none is named.
 QUEUES: Final = 20
@@ -52,7 +53,10 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class QueueForecast:
-    """A queue's end now and then; of `waiting` jobs, at least, so many were played."""
+    """A queue's end now and then; of `waiting` jobs, at least, so many were played.
+
+    With `is_later_cut` more is for later than was looked at.
+    """
 
     queue: str
     waiting: int
@@ -61,6 +65,7 @@ class QueueForecast:
     arriving_per_s: float
     now: Drain
     then: Drain | None
+    is_later_cut: bool = False
 
     @property
     def is_scaled(self) -> bool:
@@ -88,12 +93,13 @@ def queue_forecast(
     played = len(now.line) + len(now.lane) + len(now.later)
     return QueueForecast(
         queue=now.queue,
-        waiting=max(played, now.queued + len(now.lane) + len(now.later)),
+        waiting=now.waiting,
         running=len(now.at_work),
         played=played,
         arriving_per_s=sum(one.per_s for one in arrivals(now)),
         now=_drain(now, NOTHING_CHANGED, rows_played),
         then=None if changes is None else _drain(now, changes, rows_played),
+        is_later_cut=now.is_later_cut,
     )
 
 
@@ -105,6 +111,9 @@ def _drain(now: QueueNow, changes: Changes, rows_played: int) -> Drain:
         return Drain(fleet.workers, slots, _NOTHING, None)
     if not slots and load.waiting:
         return Drain(fleet.workers, slots, None, NO_WORKER, (_all_of(load),))
+    if not now.is_counted:
+        text = f"at least {now.waiting:,} jobs wait, and nobody counts further"
+        return Drain(fleet.workers, slots, None, NoGuess("too_many", text))
     lowest = min((row.priority for row in load.waiting), default=0)
     if why := worth.first((worth.of_work(load, history), worth.of_arrivals(load, history, lowest))):
         return Drain(fleet.workers, slots, None, why)
@@ -114,8 +123,6 @@ def _drain(now: QueueNow, changes: Changes, rows_played: int) -> Drain:
     if span is None:
         why = next(iter(told.never), NoGuess("unknown", "nothing of it ends"))
         return Drain(fleet.workers, slots, None, why, never)
-    if now.is_cut:
-        span = span.times((now.queued + len(now.lane) + len(now.later)) / len(load.waiting))
     why = worth.of_span(span)
     return Drain(fleet.workers, slots, None if why else span, why, never)
 
@@ -144,7 +151,8 @@ def brief_forecasts(
     of_keys = [queue for key in changes.caps for queue in reader.queues_of(key, most=BRIEF_MOST)]
     queues = list(dict.fromkeys((*changes.queues, *of_keys)))[:_BRIEF_QUEUES]
     read = [
-        reader.read(queue, most=BRIEF_MOST, stale_s=stale_s, looked_at=BRIEF_LOOKED_AT) for queue in queues
+        reader.read(queue, most=BRIEF_MOST, stale_s=stale_s, looked_at=BRIEF_LOOKED_AT, counted=BRIEF_COUNTED)
+        for queue in queues
     ]
     found = [queue_forecast(one, changes, rows_played=BRIEF_PLAYED) for one in read]
     return [one for one in found if one.waiting]
@@ -201,7 +209,7 @@ def json_of(seen: WhatIf) -> dict[str, Any]:
             {
                 "queue": one.queue,
                 "waiting": one.waiting,
-                "at_least": one.is_scaled,
+                "at_least": one.is_scaled or one.is_later_cut,
                 "running": one.running,
                 "played": one.played,
                 "arriving_per_s": round(one.arriving_per_s, 3),

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.engine.explain.history import held_for
 from queue_workflows.engine.explain.job import title_of
 from queue_workflows.engine.forecast import worth
 from queue_workflows.engine.forecast.plays import ROWS_PLAYED, NoGuess, Span, foretell
-from queue_workflows.engine.forecast.replay import Load, Waiting
+from queue_workflows.engine.forecast.replay import Beyond, Load, Waiting
 from queue_workflows.repositories.explain.explain_job import Circumstances
 from queue_workflows.repositories.forecast.ended import LOOKED_AT
-from queue_workflows.repositories.forecast.queue_now import QueueNow, QueueNowRepository
+from queue_workflows.repositories.forecast.queue_now import COUNTED, QueueNow, QueueNowRepository
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
+from queue_workflows.repositories.limits.overview import COUNTED as COUNTED_IN_LANE
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 from queue_workflows.views.forecast.drain import (
+    BRIEF_COUNTED,
     BRIEF_LOOKED_AT,
     BRIEF_MOST,
     BRIEF_PLAYED,
@@ -25,7 +29,14 @@ from queue_workflows.views.forecast.drain import (
     json_of_no_guess,
     json_of_span,
 )
-from queue_workflows.views.forecast.loads import arrivals, history_of, load_of
+from queue_workflows.views.forecast.loads import (
+    arrivals,
+    history_of,
+    load_of,
+    needs_of,
+    places_of_key,
+    places_of_line,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,7 @@ def job_forecast(
         most=BRIEF_MOST if brief else MOST,
         stale_s=stale_s,
         looked_at=BRIEF_LOOKED_AT if brief else LOOKED_AT,
+        counted=BRIEF_COUNTED if brief else COUNTED,
     )
     return forecast_of(now, there, rows_played=BRIEF_PLAYED if brief else ROWS_PLAYED)
 
@@ -91,6 +103,8 @@ def _out_of_line(there: Circumstances) -> NoGuess | None:
         return NoGuess("held", f"it is on hold: {held}, and nobody knows for how long")
     if there.ahead > there.counted_ahead:
         return NoGuess("too_far", f"more than {there.counted_ahead:,} jobs are before it")
+    if there.limit is not None and there.limit.before >= COUNTED_IN_LANE:
+        return NoGuess("too_far", f"at least {COUNTED_IN_LANE:,} jobs of its key are before it")
     return None
 
 
@@ -126,8 +140,7 @@ def _of_waiting(now: QueueNow, there: Circumstances, *, rows_played: int) -> Job
     begins, ends = told.begins[-1], told.ends[-1]
     if begins is None:
         return JobForecast(no_guess=NoGuess("unknown", "most plays of it come to no end"))
-    if place is None:
-        begins, ends = _farther(begins, ends, len(load.waiting) - 1, there.ahead)
+    begins, ends = _farther(begins, ends, next(iter(told.beyond), None))
     if (why := worth.of_span(begins)) is not None:
         return JobForecast(no_guess=why)
     why = worth.of_task(history, row.task) or (None if ends is None else worth.of_span(ends))
@@ -137,15 +150,38 @@ def _of_waiting(now: QueueNow, there: Circumstances, *, rows_played: int) -> Job
 def _before(now: QueueNow, whole: Load, place: int | None, there: Circumstances) -> tuple[Load, Waiting]:
     """Of a load what a job waits for, with the job at the end; of one farther back all that was read."""
     if place is None:
-        own = Waiting("", title_of(there.job), there.job.priority)
+        own = _own(there)
         waiting = [row for row in whole.waiting if row.priority >= own.priority]
+        beyond = [_between(now, waiting, there)]
     else:
         own = whole.waiting[place]
         before = (*whole.waiting[:place], *(row for row in whole.waiting[place + 1 :] if _passes(row, own)))
-        waiting = [row for row in before if row.priority >= own.priority]
+        waiting, beyond = [row for row in before if row.priority >= own.priority], []
     least = own.priority + (own.due_s <= 0)
     arriving = [one for one in arrivals(now) if one.priority >= least]
-    return replace(whole, waiting=[*waiting, own], arriving=arriving), own
+    return replace(whole, waiting=[*waiting, own], arriving=arriving, beyond=beyond), own
+
+
+def _own(there: Circumstances) -> Waiting:
+    """A job that was not read with its queue."""
+    job = there.job
+    host = getattr(job, "pinned_host", None) if job.queue == HOOKS_QUEUE else None
+    due_s = 0.0 if job.status == JobStatus.QUEUED or job.hold_reason is not None else _until(there)
+    return Waiting("", title_of(job), job.priority, needs_of(job), None if host == "*" else host, due_s)
+
+
+def _until(there: Circumstances) -> float:
+    return max(0.0, (there.job.run_at - there.now).total_seconds())
+
+
+def _between(now: QueueNow, waiting: Sequence[Waiting], there: Circumstances) -> Beyond:
+    """What stands before a job behind all that was read of its lane or of the line."""
+    key = there.job.limit_key
+    if there.job.hold_reason is not None and there.limit is not None and key is not None:
+        read = sum(job.limit_key == key for job in now.lane)
+        return Beyond(places_of_key(key, waiting), max(0, there.limit.before - read))
+    places = places_of_line(now, waiting) if there.ahead > len(now.line) else []
+    return Beyond(places, max(0, there.ahead - len(now.line)))
 
 
 def _passes(row: Waiting, own: Waiting) -> bool:
@@ -153,9 +189,11 @@ def _passes(row: Waiting, own: Waiting) -> bool:
     return row.priority > own.priority or (row.priority == own.priority and row.due_s < own.due_s)
 
 
-def _farther(begins: Span, ends: Span | None, played: int, ahead: int) -> tuple[Span, Span | None]:
-    """Of a job behind all that was played: as much longer as there is more before it."""
-    far = begins.times(max(1.0, ahead / max(1, played)))
+def _farther(begins: Span, ends: Span | None, beyond: Span | None) -> tuple[Span, Span | None]:
+    """Of a job behind all that was played: when what stands before it has begun too."""
+    if beyond is None:
+        return begins, ends
+    far = Span(*(max(getattr(begins, name), getattr(beyond, name)) for name in _SPAN))
     if ends is None:
         return far, None
     return far, Span(*(getattr(far, name) + getattr(ends, name) - getattr(begins, name) for name in _SPAN))

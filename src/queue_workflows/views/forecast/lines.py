@@ -55,6 +55,8 @@ def notes_of(one: QueueForecast) -> Iterator[str]:
             f"{one.queue}: of {one.waiting:,} jobs that wait {one.played:,} were played; the rest is taken to"
             " be like them"
         )
+    if one.is_later_cut:
+        yield f"{one.queue}: more is for later than was looked at, which these times leave out"
 
 
 def lines_of_queue(one: QueueForecast) -> Iterator[str]:

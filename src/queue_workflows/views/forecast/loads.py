@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.engine.explain.job import WORKING
 from queue_workflows.engine.forecast.history import Ended, History
-from queue_workflows.engine.forecast.replay import Arriving, Load, Running, Waiting
+from queue_workflows.engine.forecast.replay import Arriving, Beyond, Load, Running, Waiting
 from queue_workflows.repositories.claims.by_host_lock import lock_of
 from queue_workflows.repositories.forecast.queue_now import LaneJob, QueueNow
 from queue_workflows.repositories.workers.obedience import Standing
@@ -35,7 +35,7 @@ _LAST: Final = -1
 _NEW_HOST: Final = "a new host"
 
 
-class _Keyed(Protocol):
+class Keyed(Protocol):
     """A job with what it needs beside a worker."""
 
     @property
@@ -47,7 +47,7 @@ class _Keyed(Protocol):
         """The lock of the machine that it runs on."""
 
 
-class _Ordered(_Keyed, Protocol):
+class _Ordered(Keyed, Protocol):
     """A job with its place."""
 
     @property
@@ -111,7 +111,29 @@ def load_of(now: QueueNow, history: History, changes: Changes = NOTHING_CHANGED)
     lowest = min((row.priority for row in waiting), default=0)
     arriving = [one for one in arrivals(now) if one.priority > lowest]
     between = {key: history.between_s(key) for key in caps}
-    return Load(waiting, running, fleet.slots, caps, arriving, between)
+    beyond = list(_beyond(now, waiting))
+    return Load(waiting, running, fleet.slots, caps, arriving, between, beyond)
+
+
+def places_of_line(now: QueueNow, waiting: Sequence[Waiting]) -> list[int]:
+    """Where the jobs of the line stand among rows that are played."""
+    line = {f"{now.family.name}:{job.id}" for job in now.line}
+    return [place for place, row in enumerate(waiting) if row.name in line]
+
+
+def places_of_key(key: str, waiting: Sequence[Waiting]) -> list[int]:
+    """Where the jobs of a key stand that could be claimed if it had room."""
+    return [place for place, row in enumerate(waiting) if key in row.keys and row.due_s <= 0]
+
+
+def _beyond(now: QueueNow, waiting: Sequence[Waiting]) -> Iterator[Beyond]:
+    """What waits and was not read: the rest of the line, and of the lanes of keys."""
+    if now.queued > len(now.line):
+        yield Beyond(places_of_line(now, waiting), now.queued - len(now.line))
+    read = Counter(job.limit_key for job in now.lane)
+    for key, jobs in now.in_lanes.items():
+        if jobs > read[key]:
+            yield Beyond(places_of_key(key, waiting), jobs - read[key])
 
 
 def history_of(now: QueueNow) -> History:
@@ -180,7 +202,7 @@ def _at_work(now: QueueNow, fleet: Fleet) -> tuple[list[Running], list[Waiting]]
         worker, facts = workers[job.worker_id], now.facts.get(job.id)
         if facts is None or job.family != now.family.name or job.queue != now.queue:
             continue
-        keys = _keys(job)
+        keys = needs_of(job)
         if job.worker_id in fleet.off or begun[job.worker_id] >= slots_of(worker):
             given_back.append(Waiting(job.name, facts.task, _FIRST, keys))
             continue
@@ -197,11 +219,11 @@ def _in_order(now: QueueNow) -> Iterator[Waiting]:
     for job, host in _merged(now):
         if (facts := now.facts.get(job.id)) is not None:
             priority = _LAST if job.id in suspects else job.priority
-            yield Waiting(f"{name}:{job.id}", facts.task, priority, _keys(job), host)
+            yield Waiting(f"{name}:{job.id}", facts.task, priority, needs_of(job), host)
     for job in now.later:
         if (facts := now.facts.get(job.id)) is not None:
             yield Waiting(
-                f"{name}:{job.id}", facts.task, job.priority, _keys(job), due_s=max(0.001, job.due_s)
+                f"{name}:{job.id}", facts.task, job.priority, needs_of(job), due_s=max(0.001, job.due_s)
             )
 
 
@@ -231,7 +253,8 @@ def _merged(now: QueueNow) -> Iterator[tuple[_Ordered, str | None]]:
         yield heappop(ready)[2], None
 
 
-def _keys(job: _Keyed) -> tuple[str, ...]:
+def needs_of(job: Keyed) -> tuple[str, ...]:
+    """The keys of a job: that of its limit, and of its lock."""
     lock = None if job.host_lock is None else f"lock {lock_of(job.host_lock)}"
     return tuple(key for key in (job.limit_key, lock) if key is not None)
 
@@ -245,7 +268,7 @@ def _caps(now: QueueNow, fleet: Fleet, changes: Changes) -> Iterator[tuple[str, 
         if cap is not None:
             elsewhere = max(0, used.taken - ours[key])
             yield key, max(min(cap, 1), cap - elsewhere)
-    jobs: Sequence[_Keyed] = [*now.line, *now.lane, *now.later, *now.at_work]
+    jobs: Sequence[Keyed] = [*now.line, *now.lane, *now.later, *now.at_work]
     for job in jobs:
         if job.host_lock is not None:
             yield f"lock {lock_of(job.host_lock)}", max(1, len(fleet.slots))
