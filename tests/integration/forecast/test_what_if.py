@@ -244,3 +244,16 @@ def test_the_page_says_the_same(qwf_dsn: str, there: Jobs) -> None:
         assert off.count("in about") == 2
         capped = text_of(page.preview("limits.set", "host:x", cap="6"))
         assert "fetch drains in about" in capped
+
+
+def test_no_preview_waits_for_a_forecast(qwf_dsn: str, there: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it takes long to be read, a pause and a cap are offered without it."""
+    monkeypatch.setattr(ended, "ENDED", {"ingest": "SELECT pg_sleep(20)"})
+    with served_page(qwf_dsn) as page:
+        shown = [
+            text_of(page.preview("workers.off", "h2 fetch")),
+            text_of(page.preview("limits.set", "host:x", cap="6")),
+        ]
+    assert ["drains" in one for one in shown] == [False, False]
+    assert "Set the cap of host:x to 6" in shown[1]
+    assert there.rows()

@@ -16,8 +16,6 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.settings import Settings
 from queue_workflows.settings.declared_limits import per_s_of
 from queue_workflows.views.forecast.changes import Changes
-from queue_workflows.views.forecast.drain import brief_forecasts
-from queue_workflows.views.forecast.lines import lines_of_queue
 from queue_workflows.views.limits.cap_changes import clear_cap, lines_of, said_of_clear, said_of_set, set_cap
 from queue_workflows.views.limits.rate_changes import (
     HOW,
@@ -27,6 +25,7 @@ from queue_workflows.views.limits.rate_changes import (
 )
 from queue_workflows.views.limits.what_if import read_preview
 from queue_workflows.web.acts.act import Act, Asked, By, Done, Field, Line, Preview
+from queue_workflows.web.acts.counting import drains
 from queue_workflows.web.page import part
 
 Connection = psycopg.Connection[Any]
@@ -59,11 +58,8 @@ def _preview_cap(connection: Connection, asked: Asked, settings: Settings) -> Pr
         flaw = f"{typed!r:.60} is no number of jobs"
     elif cap is not None:
         try:
-            drains = brief_forecasts(connection, Changes(caps={key: cap}), stale_s=settings.stale_heartbeat_s)
-            notes = (
-                *lines_of(read_preview(connection, key, cap)),
-                *(line for one in drains for line in lines_of_queue(one)),
-            )
+            notes = tuple(lines_of(read_preview(connection, key, cap)))
+            notes += tuple(drains(connection, Changes(caps={key: cap}), settings))
         except PayloadError as refused:
             flaw = str(refused)
     hint = "0 closes it. What holds a slot keeps it, also where the cap is lowered."

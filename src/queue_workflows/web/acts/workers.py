@@ -17,12 +17,11 @@ from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
 from queue_workflows.views.filters import spans
 from queue_workflows.views.forecast.changes import Changes
-from queue_workflows.views.forecast.drain import brief_forecasts
-from queue_workflows.views.forecast.lines import lines_of_queue
 from queue_workflows.views.workers.forecast_lines import lines_of
 from queue_workflows.views.workers.what_if import read_preview
 from queue_workflows.views.workers.wishes import ask_workers, scope_of, told_of, what_else_holds
 from queue_workflows.web.acts.act import Act, Asked, By, Done, Field, Line, Preview
+from queue_workflows.web.acts.counting import drains
 from queue_workflows.web.rendering import texts
 
 _FOR: Final = "for"
@@ -128,15 +127,10 @@ def _foretold(
     seen = read_preview(
         connection, host=host, queue=queue, desired=desired, stale_s=settings.stale_heartbeat_s
     )
-    drains = () if queue == _ANY else _drains(connection, host, queue, settings)
-    return [*list(lines_of(seen))[1:], *drains, *what_else_holds(connection, host, queue, desired)]
-
-
-def _drains(connection: psycopg.Connection[Any], host: str, queue: str, settings: Settings) -> Iterator[str]:
-    """When what waits on the queue would be done, now and without these workers."""
+    also_holds = what_else_holds(connection, host, queue, desired)
     without = Changes(paused=frozenset({queue})) if host == _ANY else Changes(off=frozenset({(queue, host)}))
-    for one in brief_forecasts(connection, without, stale_s=settings.stale_heartbeat_s):
-        yield from lines_of_queue(one)
+    foretold = [] if queue == _ANY else drains(connection, without, settings)
+    return [*list(lines_of(seen))[1:], *foretold, *also_holds]
 
 
 def _not_alone(asked: Asked, host: str, queue: str) -> list[str]:
