@@ -50,7 +50,10 @@ def loads(draw: st.DrawFn) -> Load:
         host=st.sampled_from([None, None, *slots]),
         due_s=st.sampled_from([0.0, 0.0, 0.0, 3.0]),
     )
-    return Load(draw(st.lists(row, max_size=25)), (), slots, caps)
+    rows = draw(st.lists(row, max_size=25))
+    lane = {at for at, one in enumerate(rows) if one.key == "k" and not one.due_s and draw(st.booleans())}
+    lanes = draw(st.sampled_from([frozenset[str](), frozenset("k")]))
+    return Load(rows, (), slots, caps, lanes=lanes, in_lanes=frozenset(lane if lanes else ()))
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,6 +97,16 @@ def test_order_and_what_runs() -> None:
     rows = [Waiting("", "2"), Waiting("", "2"), Waiting("", "2", priority=9), Waiting("", "2", due_s=0.5)]
     running = [Running("", "4", 1.0, "a"), Running("", "9", 0.0, None)]
     assert play(Load(rows, running, {"a": 2})).begins == [2.0, 3.0, 0.0, 4.0]
+
+
+def test_what_comes_out_of_a_lane_is_behind_the_others() -> None:
+    """When its key has room, also what found it full; a line that is long it enters near its head."""
+    others, keyed = [Waiting("", "1")] * 6, Waiting("", "1", keys=("k",))
+    capped = Load([keyed, keyed, *others], (), {"a": 2}, {"k": 1}, lanes=frozenset("k"))
+    assert play(capped).begins[:2] == [0.0, 3.0]
+    assert play(replace(capped, in_lanes=frozenset({0, 1}))).begins[:2] == [3.0, 4.0]
+    far = replace(capped, waiting=[keyed, keyed, *others * 30])
+    assert play(far).begins[:2] == [0.0, 1.0]
 
 
 def test_what_fails_is_tried_again() -> None:

@@ -6,6 +6,8 @@
 
 A row of which a key is full, or its host, is put aside and passed by, as a worker does it, and comes back
 when that has room. So no more than its cap run with a key, and no slot is idle beside a row that could run.
+A row that comes back from the lane of a limit comes in behind the others, but for a long line of them: so
+while others wait too, a slot of a limit may be nobody's.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from queue_workflows.engine.forecast.history import TaskHistory, Trial
 
@@ -23,6 +25,8 @@ ARRIVALS_ALIKE: Final = 128
 MOST_ARRIVALS: Final = 16 * ARRIVALS_ALIKE
 # Of how many the durations are drawn that are played as one.
 _DRAWN_TOGETHER: Final = 4
+# Behind more than so many of the line a job that comes out of a lane moves up, as `lane_turns` has it.
+_NEAR: Final = 128
 # What a row needs that only one host may run; no key has such a name.
 _HOST: Final = "\0host:"
 
@@ -87,6 +91,9 @@ class Load:
     # How long a slot of a key is nobody's, from one job to the next.
     between_s: Mapping[str, float] | None = None
     beyond: Sequence[Beyond] = ()
+    # The keys that have a lane, and the places of what waits there.
+    lanes: frozenset[str] = frozenset()
+    in_lanes: frozenset[int] = frozenset()
 
     @property
     def all_slots(self) -> int:
@@ -129,6 +136,9 @@ class _Arrived(Waiting):
     jobs: int = 1
 
 
+_Entry: TypeAlias = tuple[int, float, int | None, Waiting]
+
+
 class _Over(NamedTuple):
     """An end to come: of a waiting row by its place, of a running one below zero, of an arrival None."""
 
@@ -151,8 +161,11 @@ class _Play:
         self._free = dict(sorted((load.slots or {}).items()))
         self._room = dict(load.caps or {})
         self._numbers = len(load.waiting)
-        self._ready: list[tuple[int, int, int | None, Waiting]] = []
-        self._aside: dict[str, list[tuple[int, int, int | None, Waiting]]] = {}
+        self._ready: list[_Entry] = []
+        self._aside: dict[str, list[_Entry]] = {}
+        self._lanes: dict[str, list[int]] = {}
+        # Of each key what is out of its lane and has not begun, with its number in the line.
+        self._out: dict[str, dict[int, float]] = {}
         self._to_come: list[tuple[float, int, _Over | Waiting | Arriving | str, int | None]] = []
         # Drawn by row: another fleet plays with the same, so that what differs is the fleet's doing.
         self._trials = [durations.trial(row.task, row.key) for row in load.waiting]
@@ -183,11 +196,20 @@ class _Play:
             self._take(one.host, one.keys)
             self._comes(rest_s, _Over(None, one, fails=False))
         for place, row in enumerate(self._load.waiting):
+            key = row.key
             if row.due_s > 0:
                 self._comes(row.due_s, row, place)
+            elif place in self._load.in_lanes and key is not None:
+                self._lanes.setdefault(key, []).append(place)
             else:
                 self._ready.append((-row.priority, place, place, row))
         heapify(self._ready)
+        for key in self._lanes:
+            heapify(self._lanes[key])
+            self._out[key] = {
+                place: number for _, number, place, row in self._ready if place is not None and row.key == key
+            }
+            self._let_out(key)
         for kind in self._load.arriving:
             if kind.per_s > 0:
                 self._comes(self._chance.gammavariate(1, 1 / kind.per_s), kind)
@@ -203,6 +225,8 @@ class _Play:
             self._end(what)
         elif isinstance(what, Waiting):
             self._numbers += 1
+            if place is not None and what.key in self._out:
+                self._out[what.key][place] = self._numbers
             heappush(self._ready, (-what.priority, self._numbers, place, what))
         else:
             self._arrive(what)
@@ -225,15 +249,51 @@ class _Play:
         ready = self._ready
         while ready and any(self._free.values()):
             entry = heappop(ready)
+            if self._is_in_lane(entry):
+                continue
             lacks = self._lacks(entry[3])
+            if lacks in self._load.lanes and entry[2] is not None:
+                self._to_lane(lacks, entry[2])
+                continue
             if lacks is None:
                 self._start(entry[2], entry[3])
                 continue
             heappush(self._aside.setdefault(lacks, []), entry)
+            self._leaves_line(entry)
             # It came back for room in something else that it needs, which is left to the next in line for it.
             for needed in _needs(entry[3]):
                 if needed != lacks and self._has_room(needed):
                     self._come_back(needed)
+
+    def _is_in_lane(self, entry: _Entry) -> bool:
+        """Whether it went into its lane since it came into the line."""
+        place, key = entry[2], entry[3].key
+        return place is not None and key in self._lanes and self._out[key].get(place) != entry[1]
+
+    def _to_lane(self, key: str, place: int) -> None:
+        """A row that found its key full, and with the first such row all of the key that is in the line."""
+        if key in self._lanes:
+            self._out[key].pop(place, None)
+            heappush(self._lanes[key], place)
+            self._let_out(key)
+            return
+        there = {at for _, _, at, row in self._ready if at is not None and row.key == key}
+        self._lanes[key], self._out[key] = sorted({place, *there}), {}
+        self._let_out(key)
+
+    def _let_out(self, key: str) -> None:
+        """As many of a lane as there is room for come into the line, at its end or near its head."""
+        lane, out = self._lanes.get(key), self._out.get(key)
+        while lane and out is not None and len(out) < self._room.get(key, 1):
+            place = heappop(lane)
+            row = self._load.waiting[place]
+            self._numbers += 1
+            number: float = self._numbers
+            if len(self._ready) > _NEAR:
+                head = self._ready[0]
+                number = head[1] + 0.5 if head[0] == -row.priority else place
+            out[place] = number
+            heappush(self._ready, (-row.priority, number, place, row))
 
     def _lacks(self, row: Waiting) -> str | None:
         """What keeps a row: a full key, or its own host."""
@@ -247,6 +307,8 @@ class _Play:
     def _start(self, place: int | None, row: Waiting) -> None:
         host = row.host or max(self._free, key=self._free.__getitem__)
         self._take(host, row.keys)
+        if place is not None and row.key in self._out:
+            self._out[row.key].pop(place, None)
         if place is not None and self._begins[place] is None:
             self._begins[place] = self._now
         trial = self._trial(place, row)
@@ -299,11 +361,22 @@ class _Play:
 
     def _frees(self, key: str) -> None:
         self._room[key] += 1
+        self._let_out(key)
         self._come_back(key)
 
     def _come_back(self, lacked: str) -> None:
         if aside := self._aside.get(lacked):
-            heappush(self._ready, heappop(aside))
+            entry = heappop(aside)
+            if entry[2] is not None and entry[3].key in self._out:
+                self._out[entry[3].key][entry[2]] = entry[1]
+            heappush(self._ready, entry)
+
+    def _leaves_line(self, entry: _Entry) -> None:
+        """What is put aside for something else leaves its place to the next of its lane."""
+        _, _, place, row = entry
+        if place is not None and row.key is not None and row.key in self._out:
+            self._out[row.key].pop(place, None)
+            self._let_out(row.key)
 
 
 def _needs(row: Waiting) -> tuple[str, ...]:

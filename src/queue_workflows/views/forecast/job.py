@@ -159,7 +159,16 @@ def _before(now: QueueNow, whole: Load, place: int | None, there: Circumstances)
         waiting, beyond = [row for row in before if row.priority >= own.priority], []
     least = own.priority + (own.due_s <= 0)
     arriving = [one for one in arrivals(now) if one.priority >= least]
-    return replace(whole, waiting=[*waiting, own], arriving=arriving, beyond=beyond), own
+    lane = {whole.waiting[at].name for at in whole.in_lanes}
+    rows = [*waiting, own]
+    in_lanes = frozenset(
+        at for at, row in enumerate(rows) if row.name in lane or (row is own and _is_in_lane(there))
+    )
+    return replace(whole, waiting=rows, arriving=arriving, beyond=beyond, in_lanes=in_lanes), own
+
+
+def _is_in_lane(there: Circumstances) -> bool:
+    return there.job.hold_reason == LIMIT_FULL and there.limit is not None and there.limit.limit is not None
 
 
 def _own(there: Circumstances) -> Waiting:

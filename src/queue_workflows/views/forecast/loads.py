@@ -112,7 +112,18 @@ def load_of(now: QueueNow, history: History, changes: Changes = NOTHING_CHANGED)
     arriving = [one for one in arrivals(now) if one.priority > lowest]
     between = {key: history.between_s(key) for key in caps}
     beyond = list(_beyond(now, waiting))
-    return Load(waiting, running, fleet.slots, caps, arriving, between, beyond)
+    lane = {f"{now.family.name}:{job.id}" for job in now.lane if job.limit_key in caps}
+    return Load(
+        waiting,
+        running,
+        fleet.slots,
+        caps,
+        arriving,
+        between,
+        beyond,
+        lanes=frozenset(now.caps),
+        in_lanes=frozenset(place for place, row in enumerate(waiting) if row.name in lane),
+    )
 
 
 def places_of_line(now: QueueNow, waiting: Sequence[Waiting]) -> list[int]:
