@@ -196,6 +196,17 @@ def test_what_nobody_counts_has_no_guess(conn: psycopg.Connection, there: Jobs) 
     assert there.rows()
 
 
+def test_what_slept_has_no_end(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
+    """The row of a durable function has the time of its last part alone."""
+    conn.execute(
+        "UPDATE ingest_jobs SET past_holds = %s WHERE status = 'completed'",
+        ['[{"reason": "limit_full"}, {"reason": "asleep"}]'],
+    )
+    first = min(row["id"] for row in there.rows() if row["status"] == "queued")
+    said = json.loads(qwf_here("--db", qwf_dsn, "explain", f"ingest:{first}", "--json").stdout)["estimate"]
+    assert (said["ends_in"], said["no_guess"]["code"]) == (None, "durable")
+
+
 def test_what_runs_has_an_end(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
     """By how long it runs already; none where it runs longer than any."""
     job = there.one()

@@ -77,6 +77,12 @@ def test_when_a_guess_is_worth_nothing() -> None:
     assert worth.of_span(Span(100.0, 200.0, 900.0)) is None
     assert worth.of_span(Span(0.0, 1.0, 9.0)) is None
     assert worth.of_span(Span(2.0, 20.0, 90.0)).code == "too_wide"
+    sleeps = History.of(
+        [*ended(ENOUGH, 1.0), *(replace(one, was_parked=True) for one in ended(30, 1.0, "sleeps"))]
+    )
+    assert (worth.of_task(sleeps, "task"), worth.of_task(sleeps, "sleeps").code) == (None, "durable")
+    half = Load([Waiting("", "task"), Waiting("", "sleeps")], (), {"a": 2})
+    assert worth.of_work(half, sleeps).text == "50% of the work sleeps or waits in between, as sleeps does"
     busy = Load([], (), {"a": 2}, arriving=[Arriving("task", 7, 1.95)])
     assert worth.of_arrivals(busy, history, 5).code == "starved"
     assert worth.of_arrivals(busy, history, 7) is None

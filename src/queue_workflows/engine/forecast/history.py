@@ -48,6 +48,7 @@ class Ended:
     is_failed: bool = False
     backoff_s: float | None = None
     max_attempts: int = 3
+    was_parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class TaskHistory:
     failures: int = 0
     backoff_s: float = DEFAULT_BACKOFF_S
     max_attempts: int = 3
+    # Whether some of it slept or waited in between, and so took longer than is known.
+    parks: bool = False
 
     @property
     def fails(self) -> float:
@@ -112,6 +115,7 @@ class History:
             task.failures += row.failures
             task.attempts += row.failures + (0 if row.is_failed else 1)
             task.max_attempts = row.max_attempts
+            task.parks = task.parks or row.was_parked
             task.backoff_s = DEFAULT_BACKOFF_S if row.backoff_s is None else row.backoff_s
         for task in tasks.values():
             del task.took_s[:-KEPT]
@@ -126,6 +130,10 @@ class History:
     def knows(self, task: str) -> bool:
         """Whether enough of a task have ended."""
         return self.count(task) >= ENOUGH
+
+    def parks(self, task: str) -> bool:
+        """Whether jobs of it sleep or wait in between, so that nobody knows when one of them ends."""
+        return task in self._tasks and self._tasks[task].parks
 
     def mean_s(self, task: str) -> float:
         """How long a job takes on average; of an unknown task one of any."""

@@ -20,7 +20,9 @@ _FULL: Final = 0.95
 
 
 def of_task(history: History, task: str) -> NoGuess | None:
-    """Whether too few of a task have ended to say how long one takes."""
+    """Whether too few of a task have ended to say how long one takes, or it waits in between."""
+    if history.parks(task):
+        return NoGuess("durable", f"{task} sleeps or waits in between, and nobody knows for how long")
     if history.knows(task):
         return None
     return NoGuess("unknown_task", f"{_seen(history.count(task))} of {task} ended lately: it takes {ENOUGH}")
@@ -29,6 +31,11 @@ def of_task(history: History, task: str) -> NoGuess | None:
 def of_work(load: Load, history: History) -> NoGuess | None:
     """Whether too much of what is before is of tasks that are not known."""
     tasks = Counter(row.task for row in load.waiting) + Counter(row.task for row in load.running)
+    parks = {task: count for task, count in tasks.items() if history.parks(task)}
+    if sum(parks.values()) > _UNKNOWN_SHARE * tasks.total():
+        most = max(parks, key=parks.__getitem__)
+        share = sum(parks.values()) / tasks.total()
+        return NoGuess("durable", f"{share:.0%} of the work sleeps or waits in between, as {most} does")
     unknown = {task: count for task, count in tasks.items() if not history.knows(task)}
     share = sum(unknown.values()) / max(1, tasks.total())
     if share <= _UNKNOWN_SHARE:

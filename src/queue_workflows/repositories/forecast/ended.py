@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from queue_workflows.repositories.durable.waits import PARKED
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import Family, per_family
@@ -21,19 +22,24 @@ WITH last AS MATERIALIZED (
         extract(epoch FROM transaction_timestamp() - created_at)::float8 AS created_s,
         extract(epoch FROM transaction_timestamp() - run_at)::float8 AS ready_s,
         extract(epoch FROM transaction_timestamp() - started_at)::float8 AS began_s,
-        extract(epoch FROM transaction_timestamp() - finished_at)::float8 AS ended_s
+        extract(epoch FROM transaction_timestamp() - finished_at)::float8 AS ended_s,
+        past_holds IS NOT NULL AND EXISTS (
+            SELECT FROM jsonb_array_elements(past_holds) AS held
+            WHERE held ->> 'reason' = ANY ('{parked}'::text[])
+        ) AS was_parked
     FROM {source}
     WHERE finished_at >= statement_timestamp() - make_interval(secs => %(back_s)s::float8)
     ORDER BY finished_at DESC
     LIMIT %(most)s::bigint
 )
 SELECT task, limit_key, claimed_by, failures, status = 'failed', backoff_s, max_attempts, priority, created_s,
-    ready_s, began_s, ended_s
+    ready_s, began_s, ended_s, was_parked
 FROM last
 WHERE queue = %(queue)s::text AND claimed_by IS NOT NULL AND began_s IS NOT NULL
 ORDER BY ended_s
 """,
     task=TASK,
+    parked=f"{{{','.join(sorted(PARKED))}}}",
 )
 
 
@@ -52,6 +58,8 @@ class EndedRow(NamedTuple):
     ready_s: float
     began_s: float
     ended_s: float
+    # A durable function: of what it did before it slept or waited its row has no times.
+    was_parked: bool = False
 
 
 class EndedRepository:

@@ -162,6 +162,7 @@ def history_of(now: QueueNow) -> History:
             one.is_failed,
             one.backoff_s,
             one.max_attempts,
+            one.was_parked,
         )
         for one in now.ended
     ]
