@@ -100,6 +100,8 @@ def test_the_same_in_words(qwf_dsn: str, there: Jobs) -> None:
         (["--limit", "8"], "--limit '8' is not a name, `=` and a whole number"),
         (["--off", "fetch"], "--off 'fetch' is not a queue, `@` and a host, as in gpu@node3"),
         (["--pause", "No Queue"], "No Queue"),
+        (["--off", "fetch@nowhere"], "--off 'fetch@nowhere': no worker of the queue is there"),
+        (["--workers", "fetch=1", "--workers", "fetch=4"], "--workers says two numbers of 'fetch'"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(qwf_dsn: str, there: Jobs, words: list[str], said: str) -> None:
@@ -194,6 +196,17 @@ def test_what_nobody_counts_has_no_guess(conn: psycopg.Connection, there: Jobs) 
     assert told.now.no_guess is not None
     assert (told.now.no_guess.code, told.waiting) == ("too_many", 15)
     assert there.rows()
+
+
+def test_what_is_left_out_is_said(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:
+    """Jobs on hold for anything but a limit, and a key that no job has."""
+    conn.execute("DELETE FROM ingest_jobs WHERE status = 'queued' AND limit_key IS NOT NULL")
+    there.repository.hold(there.one(), "host_lock", "disk", delay_s=600)
+    _, _, *notes = qwf_here("--db", qwf_dsn, "what-if", "fetch", "--limit", "hots:x=1").stdout.splitlines()
+    assert notes == [
+        "fetch: 1 job is on hold or asleep, and left out of these times",
+        "no job that waits or runs there has the key 'hots:x'",
+    ]
 
 
 def test_what_slept_has_no_end(qwf_dsn: str, conn: psycopg.Connection, there: Jobs) -> None:

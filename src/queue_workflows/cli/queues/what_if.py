@@ -68,6 +68,8 @@ def what_if(
         print_json(json_of(seen))
     else:
         _print(seen.queues)
+        for key in seen.unused:
+            click.echo(on_one_line(f"no job that waits or runs there has the key {key!r}"))
     is_told = all(one.last.span is not None and not one.last.never for one in seen.queues)
     return ExitCode.DONE if is_told else ExitCode.FAILED
 

@@ -45,14 +45,23 @@ def read_changes(
     paused: Iterable[str] = (),
 ) -> Changes:
     """Changes as they are written: `fetch=4`, `host:x=8`, `gpu@node3`, `fetch`; or `PayloadError`."""
-    counts = dict(_count("--workers", one, MOST_WORKERS) for one in workers)
-    caps = dict(_count("--limit", one, 2**31 - 1) for one in limits)
+    counts = _counts("--workers", workers, MOST_WORKERS)
+    caps = _counts("--limit", limits, 2**31 - 1)
     for key, cap in caps.items():
         cap_params(key, cap)
     hosts = frozenset(_queue_at_host(one) for one in off)
     for queue in (*counts, *(queue for queue, _ in hosts), *(paused := frozenset(paused))):
         check_queue_name(queue)
     return Changes(counts, caps, hosts, paused)
+
+
+def _counts(option: str, written: Iterable[str], most: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in written:
+        name, number = _count(option, one, most)
+        if found.setdefault(name, number) != number:
+            raise PayloadError(f"{option} says two numbers of {name!r}", path=option)
+    return found
 
 
 def _count(option: str, written: str, most: int) -> tuple[str, int]:

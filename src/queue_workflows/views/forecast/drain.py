@@ -13,6 +13,7 @@ from queue_workflows.engine.forecast.plays import NO_WORKER, ROWS_PLAYED, Foreto
 from queue_workflows.engine.forecast.replay import Load
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.forecast.queue_now import QueueNow, QueueNowRepository
+from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.reports.queue_statistics import StatisticsRepository
 from queue_workflows.views.forecast.changes import Changes
 from queue_workflows.views.forecast.loads import NOTHING_CHANGED, arrivals, fleet_of, history_of, load_of
@@ -55,7 +56,8 @@ class Drain:
 class QueueForecast:
     """A queue's end now and then; of `waiting` jobs, at least, so many were played.
 
-    With `is_later_cut` more is for later than was looked at.
+    With `is_later_cut` more is for later than was looked at; `on_hold` wait for something else than a worker
+    or a limit, and are not played.
     """
 
     queue: str
@@ -66,6 +68,7 @@ class QueueForecast:
     now: Drain
     then: Drain | None
     is_later_cut: bool = False
+    on_hold: int = 0
 
     @property
     def is_scaled(self) -> bool:
@@ -80,14 +83,15 @@ class QueueForecast:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Changes, and the queues that they are about."""
+    """Changes, and the queues that they are about; no job of these has one of the `unused` keys."""
 
     changes: Changes
     queues: Sequence[QueueForecast]
+    unused: Sequence[str] = ()
 
 
 def queue_forecast(
-    now: QueueNow, changes: Changes | None = None, *, rows_played: int = ROWS_PLAYED
+    now: QueueNow, changes: Changes | None = None, *, rows_played: int = ROWS_PLAYED, on_hold: int = 0
 ) -> QueueForecast:
     """A queue as it was read, without changes and with them."""
     played = len(now.line) + len(now.lane) + len(now.later)
@@ -100,6 +104,7 @@ def queue_forecast(
         now=_drain(now, NOTHING_CHANGED, rows_played),
         then=None if changes is None else _drain(now, changes, rows_played),
         is_later_cut=now.is_later_cut,
+        on_hold=on_hold,
     )
 
 
@@ -180,18 +185,45 @@ def read_what_if(
                 advice=f"the queues there are: {seen}",
             )
     if not queues and (changes.caps or not named):
-        named = list(dict.fromkeys((*named, *(queue for queue, waits in known.items() if waits))))[:QUEUES]
+        named = list(dict.fromkeys((*named, *(queue for queue, (waits, _) in known.items() if waits))))[
+            :QUEUES
+        ]
     is_changed = changes != NOTHING_CHANGED
     found = [read_queue(connection, queue, stale_s=stale_s) for queue in named]
-    return WhatIf(changes, [queue_forecast(one, changes if is_changed else None) for one in found])
+    for one in found:
+        _check_hosts(one, changes)
+    return WhatIf(
+        changes,
+        [queue_forecast(one, changes if is_changed else None, on_hold=known[one.queue][1]) for one in found],
+        [key for key in changes.caps if not any(_has_key(one, key) for one in found)],
+    )
 
 
-def _known(connection: psycopg.Connection[Any], stale_s: float) -> dict[str, int]:
-    """The queues that there are, each with how much waits."""
-    waits: dict[str, int] = {}
+def _check_hosts(now: QueueNow, changes: Changes) -> None:
+    """A host without a worker of the queue is a slip, of which nobody should read that it costs nothing."""
+    there = sorted({one.host_label for one in now.workers})
+    for queue, host in sorted(changes.off):
+        if queue == now.queue and host not in there:
+            raise PayloadError(
+                f"--off {f'{queue}@{host}'!r}: no worker of the queue is there",
+                path="--off",
+                advice=f"the hosts with workers of it: {', '.join(there) or 'none'}",
+            )
+
+
+def _has_key(now: QueueNow, key: str) -> bool:
+    prefix = key.removesuffix("*")
+    return any(one == key or (prefix != key and one.startswith(prefix)) for one in now.caps)
+
+
+def _known(connection: psycopg.Connection[Any], stale_s: float) -> dict[str, tuple[int, int]]:
+    """The queues that there are, each with how much waits, and how much of that is on hold."""
+    waits: dict[str, tuple[int, int]] = {}
     for one in StatisticsRepository(connection).read(stale_s=stale_s, most=MOST).queues:
-        count = one.queued + one.scheduled + one.held.total()
-        waits[one.queue] = waits.get(one.queue, 0) + count
+        count, on_hold = waits.get(one.queue, (0, 0))
+        held = one.held.total()
+        count += one.queued + one.scheduled + held
+        waits[one.queue] = count, on_hold + held - one.held[LIMIT_FULL]
     return waits
 
 
@@ -211,6 +243,7 @@ def json_of(seen: WhatIf) -> dict[str, Any]:
                 "waiting": one.waiting,
                 "at_least": one.is_scaled or one.is_later_cut,
                 "running": one.running,
+                "on_hold": one.on_hold,
                 "played": one.played,
                 "arriving_per_s": round(one.arriving_per_s, 3),
                 "now": _json_of_drain(one.now),

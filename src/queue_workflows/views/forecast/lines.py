@@ -55,6 +55,10 @@ def notes_of(one: QueueForecast) -> Iterator[str]:
             f"{one.queue}: of {one.waiting:,} jobs that wait {one.played:,} were played; the rest is taken to"
             " be like them"
         )
+    if one.on_hold:
+        are = "is" if one.on_hold == 1 else "are"
+        jobs = number_of("job", one.on_hold)
+        yield f"{one.queue}: {jobs} {are} on hold or asleep, and left out of these times"
     if one.is_later_cut:
         yield f"{one.queue}: more is for later than was looked at, which these times leave out"
 
