@@ -230,6 +230,7 @@ def test_it_goes_on_with_its_version(conn: psycopg.Connection):
     newer["long"].VERSIONS = {"1": parks}
     assert ModuleResolver(resolver=newer.get).knows("long@1")
     assert not ModuleResolver(resolver=newer.get).knows("long@3")
+    assert not ModuleResolver(resolver=newer.__getitem__).knows("long@3")
     conn.execute("UPDATE workflow_node_jobs SET run_at = now() WHERE status = 'scheduled'")
     drain(conn=conn, modules=newer, with_scheduled=True)
     assert RunReader(found.id).look(conn).outputs["long"]["halves"] == [1.0, 2.0]
