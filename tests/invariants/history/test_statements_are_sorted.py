@@ -38,7 +38,7 @@ NOT_OVER = {
     "durable/waits": {"WAIT", "WAKE"},
     "explain/explain_job": {"AHEAD", "AT_WORK", "JUDGED", "SUSPECTS_AHEAD"},
     "explain/explain_run_jobs": {"HOLDERS_OF_EACH"},
-    "forecast/queue_now": {"FACTS", "LANES", "LATER", "OF_KEY"},
+    "forecast/queue_now": {"FACTS", "LANES", "LANE_DEPTHS", "LATER", "OF_KEY"},
     "limits/lane_turns": {"ADVANCE"},
     "limits/lanes": {"ADMIT", "LANES", "MOVE_OTHERS", "MOVE_SURPLUS"},
     "limits/overview": {"BEFORE_IN_LANE", "_JUMPS", "_WAITING"},
