@@ -64,7 +64,7 @@ INSERTED_OR_KEYED = {
     "schedules/ticks": {"_INSERT"},
 }
 # What durable functions spawned: none of it moves.
-DURABLE = {"durable/children": {"EMPTIED", "ENDS", "SIZE"}}
+DURABLE = {"claims/operator_verbs": {"CANCELLED_BELOW"}, "durable/children": {"EMPTIED", "ENDS", "SIZE"}}
 # What waits, ended in the last hour, or failed: none of it moves.
 LATELY_OR_FAILED = {
     "reports/drain_progress": {"PUT_OFF"},
