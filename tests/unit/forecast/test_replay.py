@@ -109,6 +109,14 @@ def test_what_comes_out_of_a_lane_is_behind_the_others() -> None:
     assert play(far).begins[:2] == [0.0, 1.0]
 
 
+def test_what_goes_into_a_lane_leaves_a_lock_to_the_next() -> None:
+    """It came back for the lock, and found its key full: another that needs the lock alone begins."""
+    lock, both, key = (Waiting("", "1", keys=keys) for keys in (("l",), ("k", "l"), ("k",)))
+    rows = [lock, both, replace(key, task="5"), lock]
+    load = Load(rows, (), {"a": 4}, {"k": 1, "l": 1}, lanes=frozenset("k"))
+    assert play(load).begins == [0.0, 5.0, 0.0, 1.0]
+
+
 def test_what_fails_is_tried_again() -> None:
     """After the delay of its task, and its end is that of its last attempt."""
     task = TaskHistory(took_s=[1.0] * 20, attempts=2, failures=2, backoff_s=10.0, max_attempts=3)

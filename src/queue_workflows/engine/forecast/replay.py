@@ -249,21 +249,26 @@ class _Play:
         ready = self._ready
         while ready and any(self._free.values()):
             entry = heappop(ready)
-            if self._is_in_lane(entry):
+            key = entry[3].key
+            if key is not None and self._is_in_lane(entry):
+                self._pass_on(entry[3], key)
                 continue
             lacks = self._lacks(entry[3])
-            if lacks in self._load.lanes and entry[2] is not None:
-                self._to_lane(lacks, entry[2])
-                continue
             if lacks is None:
                 self._start(entry[2], entry[3])
                 continue
-            heappush(self._aside.setdefault(lacks, []), entry)
-            self._leaves_line(entry)
-            # It came back for room in something else that it needs, which is left to the next in line for it.
-            for needed in _needs(entry[3]):
-                if needed != lacks and self._has_room(needed):
-                    self._come_back(needed)
+            if lacks in self._load.lanes and entry[2] is not None:
+                self._to_lane(lacks, entry[2])
+            else:
+                heappush(self._aside.setdefault(lacks, []), entry)
+                self._leaves_line(entry)
+            self._pass_on(entry[3], lacks)
+
+    def _pass_on(self, row: Waiting, lacks: str) -> None:
+        """A row that came back for room in something else that it needs leaves that to the next in line."""
+        for needed in _needs(row):
+            if needed != lacks and self._has_room(needed):
+                self._come_back(needed)
 
     def _is_in_lane(self, entry: _Entry) -> bool:
         """Whether it went into its lane since it came into the line."""
