@@ -236,9 +236,10 @@ def test_an_unreachable_server_never_holds_up_the_loop(cluster):
 
 def test_a_listener_closed_while_it_joins_leaves_no_connection(cluster, admin):
     """What arrives after the end is closed by whom it reaches."""
-    release, connected = threading.Event(), []
+    begun, release, connected = threading.Event(), threading.Event(), []
 
     def connect():
+        begun.set()
         release.wait(150)
         connected.append(psycopg.connect(cluster.dsn(), autocommit=True))
         return connected[0]
@@ -246,6 +247,8 @@ def test_a_listener_closed_while_it_joins_leaves_no_connection(cluster, admin):
     before = threading.active_count()
     listener = Listener(connect, [CHANNEL], pace=CALM)
     listener.wait(0)
+    # One that is closed before it begins to connect has nothing to close.
+    assert begun.wait(150)
     listener.close()
     release.set()
     until(lambda: connected and connected[0].closed)
