@@ -19,6 +19,7 @@ APART = (
     "test_mutants.py",
     "test_random_workflows_for_real.py",
     "test_no_wake_is_lost.py",
+    "test_the_agent_loses_no_wake.py",
     "test_docs_snippets.py",
     "test_plugin_suite_crawls.py",
     "test_plugin_suite_kills.py",
