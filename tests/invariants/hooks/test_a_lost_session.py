@@ -76,14 +76,19 @@ def of_the_nodes(stage: Stage) -> dict[str, tuple[str, str | None]]:
     return {node: (state, why) for node, state, why in rows}
 
 
-def ended_anew(stage: Stage, run_id: Any) -> None:
-    """Let the session begin again, and see the run to its end."""
+def ended_anew(stage: Stage, run_id: Any, *, in_vain: bool = False) -> None:
+    """Let the session begin again, and see the run to its end.
+
+    The shot may have run once more `in_vain`: a worker can have it before anybody has heard of the loss.
+    """
     stage.file(run_id, "go").touch()
     stage.file(run_id, "again").touch()
     stage.until(lambda: stage.status(run_id) == "completed")
     ran = stage.file(run_id, "ran").read_text().split()
     before, after = ran[: ran.index(SHOT) + 1], ran[ran.index(SHOT) + 1 :]
     assert before == [OPEN, PLAIN, GO, SHOT]
+    if in_vain and SHOT in after[: after.index(GO)]:
+        after.remove(SHOT)
     assert [hook for hook in after if hook != OPEN] == [GO, SHOT, LATE, TIDY]
     assert after[0] == OPEN
     rows = stage.connection.execute(
@@ -133,7 +138,7 @@ def test_a_session_that_ends_with_its_worker_begins_anew_on_the_next(
         " WHERE status = 'running'"
     )
     with stage.worker("--concurrency", "2"):
-        ended_anew(stage, run_id)
+        ended_anew(stage, run_id, in_vain=True)
 
 
 def test_a_loss_that_no_orchestrator_has_seen_is_acted_upon_by_the_next(stage: Stage) -> None:
